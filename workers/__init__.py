@@ -1,0 +1,1 @@
+"""Processes: orchestrator, rollout, trainer, coordinator, rewards, the local stack, the CLI."""

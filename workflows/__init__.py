@@ -1,0 +1,1 @@
+"""The durable state machines and the pure logic they decide with."""
