@@ -1,0 +1,40 @@
+"""Configuration of a run: frozen pydantic sections with the meaning under each field."""
+
+from .actor import ActorSection, LossAggregation, Optim, Precision
+from .algorithm import AdvantageEstimator, AlgorithmSection, RolloutCorrection, RolloutCorrectionLevel
+from .base import Section
+from .data import DataSection
+from .load import load_config, merge, parse_config
+from .model import ModelSection
+from .psrl import GroupFilter, PsrlSection, RoutingMethod
+from .reward import RewardScope, RewardSection
+from .rollout import RolloutDtype, RolloutSection, ValSampling
+from .root import RunConfig
+from .trainer import TrainerSection
+
+__all__ = [
+    "ActorSection",
+    "AdvantageEstimator",
+    "AlgorithmSection",
+    "DataSection",
+    "GroupFilter",
+    "LossAggregation",
+    "ModelSection",
+    "Optim",
+    "Precision",
+    "PsrlSection",
+    "RewardScope",
+    "RewardSection",
+    "RolloutCorrection",
+    "RolloutCorrectionLevel",
+    "RolloutDtype",
+    "RolloutSection",
+    "RoutingMethod",
+    "RunConfig",
+    "Section",
+    "TrainerSection",
+    "ValSampling",
+    "load_config",
+    "merge",
+    "parse_config",
+]

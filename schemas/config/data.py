@@ -1,0 +1,24 @@
+"""`data.*`: where prompts come from."""
+
+from pydantic import Field
+
+from .base import Section
+
+
+class DataSection(Section):
+    train_files: tuple[str, ...] = ()
+    """JSONL or Parquet files, read in this order. Required."""
+    val_files: tuple[str, ...] = ()
+    """Validation files; empty means no validation."""
+    prompt_key: str = "prompt"
+    """Column with the prompt: text, or a list of chat messages."""
+    max_prompt_length: int = Field(default=1024, ge=1)
+    """Tokens; longer prompts are skipped and counted, never truncated."""
+    max_response_length: int = Field(default=512, ge=1)
+    """Tokens the model may sample per trajectory."""
+    shuffle: bool = True
+    """Shuffle each epoch by `data.seed`; false keeps file order."""
+    seed: int = 1
+    """Order of prompts: epoch e uses a permutation derived from (seed, e)."""
+    val_max_samples: int | None = Field(default=None, ge=1)
+    """Use only the first so many validation prompts; null uses all."""

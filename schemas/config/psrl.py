@@ -1,0 +1,121 @@
+"""`psrl.*`: staleness, group size, deployment and rollout coordination."""
+
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from .base import Section
+
+
+class RoutingMethod(StrEnum):
+    """How the coordinator chooses among the instances that may serve a request."""
+
+    REQUEST_NUM_BALANCE = "request_num_balance"
+    """The instance with the fewest active requests."""
+    ROUND_ROBIN = "round_robin"
+    """Each instance in turn."""
+    RANDOM = "random"
+    """Any instance with equal probability."""
+
+
+class PartialRollout(Section):
+    enable: bool = True
+    """Interrupt generations at a weight sync and continue them from their stored prefix. When false, a sync
+    waits until the instance's running generations have finished."""
+
+
+class RedundantRollout(Section):
+    enable: bool = False
+    """Start more groups or trajectories than a batch needs and give up the slowest."""
+    redundant_global_batch_size: int | None = Field(default=None, ge=1)
+    """Groups offered per buffer (B' >= psrl.staleness_buffer_entries). Default: no redundancy."""
+    redundant_rollout_n: int | None = Field(default=None, ge=1)
+    """Trajectories started per group (N' >= psrl.rollout_n). Default: no redundancy."""
+
+
+class RoutingStrategy(Section):
+    method: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE
+    """Policy among the instances whose version is at least the group's tag and that have room."""
+    max_concurrent_seqs_per_instance: int = Field(default=1024, ge=1)
+    """Cap on concurrent sequences per instance; also vLLM's max_num_seqs."""
+
+
+class RolloutCoordination(Section):
+    partial_rollout: PartialRollout = PartialRollout()
+    redundant_rollout: RedundantRollout = RedundantRollout()
+    routing_strategy: RoutingStrategy = RoutingStrategy()
+
+
+class Deployment(Section):
+    n_rollout_instances: int = Field(default=1, ge=1)
+    """Number of rollout engines the run uses."""
+    start_timeout_s: float = Field(default=300, gt=0)
+    """How long a part may take to come up before the run fails and names it."""
+
+
+class GroupFilter(StrEnum):
+    """Registered group post-processors."""
+
+    DYNAMIC_SAMPLING = "dynamic_sampling_filter"
+    """Drop a group whose rewards are all equal: it carries no gradient. One fresh prompt replaces it."""
+
+
+class GroupPostProcess(Section):
+    enable: bool = False
+    """Filter groups before they occupy their slot."""
+    name: GroupFilter | None = None
+    """Which filter; required when enabled."""
+    max_consecutive_drops: int = Field(default=512, ge=1)
+    """Filtered groups in a row after which the run stops and names the data: filtering everything is a fault
+    of the task, not bad luck."""
+
+
+class PsrlSection(Section):
+    staleness: int = Field(default=0, ge=0)
+    """eta: a group tagged V may be trained in buffers V..V+eta. 0 is fully synchronous."""
+    staleness_buffer_entries: int = Field(default=512, ge=1)
+    """B: groups (prompts) per training batch."""
+    rollout_n: int = Field(default=1, ge=1)
+    """N: trajectories per group."""
+    flush_tokens: int = Field(default=256, ge=1)
+    """Tokens of one generation that may be lost to a crash: segments are stored at least this often."""
+    flush_interval_s: float = Field(default=2.0, gt=0)
+    """Seconds between two stored segments of one generation, at most."""
+    group_timeout_s: float = Field(default=3600, gt=0)
+    """Deadline of one group from start to report; past it the group fails and one fresh prompt replaces it."""
+    max_consecutive_failures: int = Field(default=32, ge=1)
+    """Failed groups in a row after which the run stops and names the reasons."""
+    deployment: Deployment = Deployment()
+    rollout_coordination: RolloutCoordination = RolloutCoordination()
+    group_post_process: GroupPostProcess = GroupPostProcess()
+
+    @property
+    def offered_groups(self) -> int:
+        """B': groups offered per buffer."""
+        extra = self.rollout_coordination.redundant_rollout
+        return (extra.redundant_global_batch_size if extra.enable else None) or self.staleness_buffer_entries
+
+    @property
+    def offered_trajectories(self) -> int:
+        """N': trajectories started per group."""
+        extra = self.rollout_coordination.redundant_rollout
+        return (extra.redundant_rollout_n if extra.enable else None) or self.rollout_n
+
+    @model_validator(mode="after")
+    def _redundancy_only_adds(self) -> Self:
+        path = "psrl.rollout_coordination.redundant_rollout"
+        if self.offered_groups < self.staleness_buffer_entries:
+            raise ValueError(
+                f"{path}.redundant_global_batch_size={self.offered_groups} is below "
+                f"psrl.staleness_buffer_entries={self.staleness_buffer_entries}; allowed: that or more"
+            )
+        if self.offered_trajectories < self.rollout_n:
+            raise ValueError(
+                f"{path}.redundant_rollout_n={self.offered_trajectories} is below "
+                f"psrl.rollout_n={self.rollout_n}; allowed: that or more"
+            )
+        if self.group_post_process.enable and self.group_post_process.name is None:
+            names = ", ".join(GroupFilter)
+            raise ValueError(f"psrl.group_post_process.name=null while enabled; allowed: {names}")
+        return self

@@ -1,0 +1,44 @@
+"""`rollout.*`: the engine and how it samples."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from .base import Section
+
+
+class RolloutDtype(StrEnum):
+    """Number format of the engine's weights."""
+
+    FP32 = "float32"
+    """Exact agreement with a float32 trainer."""
+    BF16 = "bfloat16"
+    """Half the memory; expect a log-prob gap of 1e-3 to 1e-1."""
+
+
+class ValSampling(Section):
+    temperature: float = Field(default=0.0, ge=0)
+    """0 is greedy."""
+    n: int = Field(default=1, ge=1)
+    """Answers per validation prompt; accuracy is the mean over all."""
+
+
+class RolloutSection(Section):
+    temperature: float = Field(default=1.0, gt=0)
+    """Sampling temperature; log-probs are of the distribution after it."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus sampling; 1 is off."""
+    top_k: int = Field(default=-1, ge=-1)
+    """-1 is off."""
+    dtype: RolloutDtype = RolloutDtype.BF16
+    kv_cache_gb: float = Field(default=1.0, gt=0)
+    """KV cache of one instance in GB (exact, not whole GiB)."""
+    block_size: int = Field(default=32, ge=1)
+    """KV block in tokens; vLLM on CPU wants a multiple of 32."""
+    enforce_eager: bool = True
+    """No graph capture or compilation: starts in seconds."""
+    max_model_len: int | None = Field(default=None, ge=1)
+    """Context of the engine; null takes prompt + response length."""
+    weight_probe_tolerance: float = Field(default=1e-3, gt=0)
+    """Largest |log-prob difference| between engine and trainer on the probe tokens after a pull."""
+    val: ValSampling = ValSampling()

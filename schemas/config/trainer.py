@@ -1,0 +1,24 @@
+"""`trainer.*`: length of the run, checkpoints, validation."""
+
+from pydantic import Field
+
+from .base import Section
+
+
+class TrainerSection(Section):
+    project_name: str = "psrl"
+    """Shown in reports."""
+    total_epochs: int = Field(default=30, ge=1)
+    """Epochs over the training data; the run ends with whichever of this and total_training_steps is first."""
+    total_training_steps: int | None = Field(default=None, ge=1)
+    """Optimizer steps; null derives it from total_epochs."""
+    save_freq: int = Field(default=-1, ge=-1)
+    """Checkpoint every so many steps, and at the end; -1 only at the end."""
+    test_freq: int = Field(default=-1, ge=-1)
+    """Validate every so many steps, and at the end; -1 only at the end (and before, see val_before_train)."""
+    val_before_train: bool = True
+    """Validate version 0 when validation files are given."""
+    max_ckpt_to_keep: int = Field(default=2, ge=1)
+    """Newest checkpoints kept."""
+    seed: int = 0
+    """Seed of the trainer and of every sampling seed."""

@@ -1,0 +1,96 @@
+"""The failure model on one page.
+
+Who may raise what, and what happens next:
+
+- `UserError`: the user can repair it (configuration, data, a path). Never retried; the message names the key,
+  the value and what was allowed.
+- `RetryableError`: the same call may succeed later (a part restarts, a peer is slow). Temporal retries it.
+- `FatalError`: repeating cannot help and the user did nothing wrong; the run stops and says why.
+
+Errors cross process borders as Temporal application errors whose type is the class name (`type_name`).
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PsrlError(Exception):
+    """Root of every error this project raises on purpose."""
+
+    retryable = False
+
+
+class UserError(PsrlError):
+    """Something the user wrote or configured; repeating the call cannot help."""
+
+
+class ConfigError(UserError):
+    """A configuration key is unknown, impossible or in conflict with another."""
+
+
+class DataError(UserError):
+    """A data file is missing, broken or holds no usable prompt."""
+
+
+class ModelError(UserError):
+    """The model directory lacks weights or a tokenizer, or does not fit the request."""
+
+
+class RewardLoadError(UserError):
+    """The reward's import path does not lead to a callable."""
+
+
+class RunExists(UserError):
+    """The run id is taken."""
+
+
+class RunUnknown(UserError):
+    """No run of this name is in the store."""
+
+
+class InstanceBusy(UserError):
+    """An instance or the trainer already serves another run."""
+
+
+class RetryableError(PsrlError):
+    """The same call may succeed later."""
+
+    retryable = True
+
+
+class Unreachable(RetryableError):
+    """PostgreSQL, Temporal or the coordinator did not answer; says what was tried and for how long."""
+
+
+class EngineUnavailable(RetryableError):
+    """The engine is not in a state that can serve this call (starting, paused too long, being repaired)."""
+
+
+class RewardFailed(RetryableError):
+    """The reward function raised or ran out of time. Never the same as a reward of 0.0."""
+
+
+class FatalError(PsrlError):
+    """Repeating cannot help."""
+
+
+class StaleAttempt(FatalError):
+    """A newer attempt owns this trajectory; the late result is refused (fencing)."""
+
+
+class WeightsRefused(FatalError):
+    """A version's bytes or its loaded log-probs are not what the trainer published."""
+
+
+class LedgerError(FatalError):
+    """A transition the ledger does not allow. A defect of ours: no user input leads here."""
+
+
+class InvariantViolated(FatalError):
+    """One of the promises L1-L13 does not hold; names the promise and the ids."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` for a likely typing error, else an empty string."""
+    found = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {found[0]!r}?)" if found else ""

@@ -1,0 +1,61 @@
+"""Ids and the names built from them.
+
+Every workflow id, task queue and activity id of the system is spelled here and nowhere else, so that a name
+seen in the web UI can be traced to one line. Numbers are zero-padded: lists sort as people expect.
+"""
+
+import re
+from typing import NewType
+
+RunId = NewType("RunId", str)
+GroupId = NewType("GroupId", str)
+"""`000123` for a training group, `v000007-0012` for prompt 12 of the validation round at version 7."""
+InstanceId = NewType("InstanceId", str)
+"""`rollout-0`: one rollout engine of the stack."""
+Version = NewType("Version", int)
+"""Number of published weight updates; the initial weights are version 0."""
+
+RUN_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Run ids become workflow ids, folder names and URL parts."""
+
+ORCHESTRATOR_QUEUE = "psrl"
+"""Workflows, and the activities that only touch the store or the coordinator."""
+CPU_QUEUE = "psrl.cpu"
+"""Data and reward activities: CPU work that may import user code."""
+TRAINER_QUEUE = "psrl.trainer"
+
+
+def rollout_queue(instance: InstanceId) -> str:
+    """The task queue that only this instance's host polls."""
+    return f"psrl.rollout.{instance}"
+
+
+def training_group(number: int) -> GroupId:
+    """The id of the `number`-th group a run draws, from 0."""
+    return GroupId(f"{number:06d}")
+
+
+def validation_group(version: Version, prompt: int) -> GroupId:
+    """The id of one validation prompt at one version; no training group has such an id."""
+    return GroupId(f"v{version:06d}-{prompt:04d}")
+
+
+def group_workflow(run: RunId, group: GroupId) -> str:
+    return f"{run}/group/{group}"
+
+
+def step_workflow(run: RunId, buffer: int) -> str:
+    return f"{run}/step/{buffer:06d}"
+
+
+def instance_workflow(run: RunId, instance: InstanceId) -> str:
+    return f"{run}/instance/{instance}"
+
+
+def evaluation_workflow(run: RunId, version: Version) -> str:
+    return f"{run}/evaluation/{version:06d}"
+
+
+def trajectory_name(index: int) -> str:
+    """`t03`: how one trajectory of a group is named in summaries and activity ids."""
+    return f"t{index:02d}"

@@ -1,0 +1,1 @@
+"""Messages between parts: small, frozen, versioned pydantic models, one file per capability."""

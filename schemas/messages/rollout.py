@@ -1,0 +1,185 @@
+"""Messages of generation, routing and the control of rollout instances."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from ..ids import GroupId, InstanceId, RunId
+from .base import Message
+
+
+class SegmentEnd(StrEnum):
+    """Why the engine stopped producing tokens."""
+
+    STOP = "stop"
+    """A stop token was sampled: the turn is complete."""
+    LENGTH = "length"
+    """The token budget is used up: the turn is complete."""
+    INTERRUPTED = "interrupted"
+    """A weight sync or a drain ended the segment; its tokens are stored, the turn goes on elsewhere."""
+
+
+class TrajectoryRef(Message):
+    """One trajectory of one group of one run."""
+
+    run_id: RunId
+    group_id: GroupId
+    index: int
+
+
+class Sampling(Message):
+    """How a turn samples; fixed for the whole turn, also after an interruption."""
+
+    temperature: float
+    top_p: float = 1.0
+    top_k: int = -1
+    max_tokens: int
+    """Tokens of the whole turn; a continuation gets what is left."""
+    seed: int | None = None
+
+
+class RouteRequest(Message):
+    """Place trajectories on instances. All trajectories of one call belong to one group."""
+
+    run_id: RunId
+    group_id: GroupId
+    indices: tuple[int, ...]
+    version_tag: int
+    """Only instances that serve this version or a newer one are candidates."""
+    wait_s: float = 2.0
+    """How long the coordinator may hold the call until some instance has room."""
+
+
+class Placement(Message):
+    index: int
+    instance: InstanceId
+    version: int
+    """The version the instance served when it was chosen."""
+
+
+class RouteResult(Message):
+    placements: tuple[Placement, ...]
+    """May be shorter than what was asked: the rest found no room in time."""
+    reason: str = ""
+    """Why some found no place, for people."""
+
+
+class DispatchPlanRequest(Message):
+    run_id: RunId
+    trajectories_per_group: int
+
+
+class DispatchRoom(Message):
+    """Room for new groups at one version."""
+
+    version: int
+    groups: int
+
+
+class DispatchPlan(Message):
+    """How many new groups may start now, by the version whose instances have the room. Newest first."""
+
+    rooms: tuple[DispatchRoom, ...]
+    reason: str = ""
+
+
+class GenerateRequest(Message):
+    """Continue one turn of one trajectory on the instance whose queue this is. The prompt, and tokens that earlier
+    calls produced, are in the store."""
+
+    trajectory: TrajectoryRef
+    turn: int = 0
+    call: int = 0
+    """Number of this call within the trajectory; with the activity's attempt it forms the fencing number."""
+    version_tag: int
+    sampling: Sampling
+
+
+class GenerateResult(Message):
+    end: SegmentEnd
+    tokens: int
+    """Tokens of the turn so far, earlier calls included."""
+    new_tokens: int
+    """Tokens this call added."""
+    versions: tuple[int, ...]
+    """Versions that produced the new tokens, oldest first; empty when none was produced."""
+    instance: InstanceId
+
+
+class EngineSpec(Message):
+    """What an instance must load before it serves a run."""
+
+    run_id: RunId
+    model_path: str
+    dtype: str
+    kv_cache_bytes: int
+    block_size: int
+    max_model_len: int
+    max_num_seqs: int
+    enforce_eager: bool = True
+    trust_remote_code: bool = False
+    weight_probe_tolerance: float = 1e-3
+    flush_tokens: int = 256
+    flush_interval_s: float = 2.0
+    seed: int = 0
+
+
+class InstanceCommand(Message):
+    """Pause, resume, drain or hold one instance on behalf of a run."""
+
+    run_id: RunId
+    instance: InstanceId
+
+
+class PauseRequest(InstanceCommand):
+    interrupt: bool = True
+    """True ends running generations as INTERRUPTED; false waits until they have finished."""
+
+
+class PullRequest(InstanceCommand):
+    version: int
+
+
+class PullResult(Message):
+    version: int
+    bytes: int
+    seconds_read: float
+    seconds_load: float
+    probe_max_abs_diff: float
+    """Largest |log-prob difference| between engine and trainer on the version's probe tokens."""
+
+
+class InstanceState(StrEnum):
+    """Life of one instance within a run."""
+
+    STARTING = "starting"
+    """The engine loads its model."""
+    PAUSING = "pausing"
+    """No new request is admitted; running generations are interrupted or drained."""
+    PULLING = "pulling"
+    """A version is read, verified, loaded and probed."""
+    SERVING = "serving"
+    """Requests are admitted at a known version."""
+    QUARANTINED = "quarantined"
+    """Its restart budget is used up or its weights cannot be trusted; it gets no request."""
+    STOPPED = "stopped"
+    """The run ended or gave the instance back."""
+
+
+class InstanceReport(Message):
+    """What a host tells the coordinator about itself. Soft state: the newest report counts."""
+
+    instance: InstanceId
+    run_id: str = ""
+    """Empty while the instance serves no run."""
+    state: InstanceState
+    version: int = -1
+    """-1: no weights that any request may be served with."""
+    running: int = 0
+    waiting: int = 0
+    received: int = Field(default=0, description="generate calls this host process has accepted in its life")
+    kv_cache_usage: float = 0.0
+    max_num_seqs: int = 0
+    pid: int = 0
+    tokens_total: int = 0
+    """Tokens generated in this host process's life."""

@@ -1,0 +1,191 @@
+"""Messages of the run, its groups, steps, instances and evaluations: inputs, reports, signals, query answers."""
+
+from enum import StrEnum
+from typing import Any
+
+from ..ids import GroupId, InstanceId, RunId
+from .base import Message
+from .rollout import EngineSpec, InstanceState, Sampling
+from .training import AdvantageStats, BatchInfo, LogProbStats, PublishResult, UpdateStats
+
+
+class RunPhase(StrEnum):
+    """Life of a run."""
+
+    ADMITTING = "admitting"
+    """Configuration, data, model and reward are checked."""
+    STARTING = "starting"
+    """Trainer and instances load the initial weights."""
+    RUNNING = "running"
+    """Groups are generated and trained on."""
+    PAUSED = "paused"
+    """No new group starts and no new step begins, until `resume`."""
+    STOPPING = "stopping"
+    """The step in progress finishes; live groups are given up."""
+    DONE = "done"
+    """Every step was trained."""
+    STOPPED = "stopped"
+    """Ended early on request; the last checkpoint holds the state."""
+    FAILED = "failed"
+    """Ended by an error; `reason` says which."""
+
+
+class StartRun(Message):
+    """Input of the `TrainingRun` workflow as people write it: `{"config": {...}}`. The workflow id is the run id."""
+
+    config: dict[str, Any]
+
+
+class GroupOutcome(StrEnum):
+    """What a group reports to its run."""
+
+    COMPLETE = "complete"
+    """N trajectories are finished and scored: occupy."""
+    FILTERED = "filtered"
+    """The group filter dropped it: release, one fresh prompt."""
+    FAILED = "failed"
+    """Fewer than N trajectories could be finished: release, one fresh prompt."""
+    ABORTED = "aborted"
+    """The run gave it up: nothing more to do."""
+
+
+class GroupReport(Message):
+    """Signal `group_report` from a group to its run. One per group; a repeated one is ignored."""
+
+    group_id: GroupId
+    outcome: GroupOutcome
+    reward_mean: float | None = None
+    tokens: int = 0
+    segments: int = 0
+    reason: str = ""
+
+
+class StartGroup(Message):
+    """Input of `RolloutGroup`."""
+
+    run_id: RunId
+    group_id: GroupId
+    run_workflow_id: str
+    version_tag: int
+    needed: int
+    """N: trajectories that complete the group."""
+    offered: int
+    """N': trajectories started."""
+    sampling: Sampling
+    base_seed: int
+    timeout_s: float
+    reward_timeout_s: float
+    reward_per_group: bool
+    coalesce_rewards: bool
+    filter_equal_rewards: bool
+    heartbeat_timeout_s: float = 10.0
+
+
+class StartGroups(Message):
+    """Input of the activity that starts a wave of group workflows. Idempotent: a running group is left alone."""
+
+    template: StartGroup
+    """With an empty group id."""
+    groups: tuple[GroupId, ...]
+
+
+class CancelGroups(Message):
+    run_id: RunId
+    groups: tuple[GroupId, ...]
+
+
+class StartStep(Message):
+    """Input of `TrainStep`."""
+
+    run_id: RunId
+    buffer: int
+    taken: tuple[GroupId, ...]
+    dropped: tuple[GroupId, ...]
+    checkpoint: bool
+    waited_s: float
+    """How long the trainer waited for this buffer, by workflow time."""
+
+
+class StepReport(Message):
+    """Result of `TrainStep`."""
+
+    buffer: int
+    batch: BatchInfo
+    log_probs: LogProbStats
+    advantages: AdvantageStats
+    update: UpdateStats
+    publish: PublishResult
+
+
+class StartInstance(Message):
+    """Input of `RolloutInstance`."""
+
+    run_workflow_id: str
+    instance: InstanceId
+    spec: EngineSpec
+    version: int
+    interrupt: bool
+    start_timeout_s: float
+    restarts: int = 0
+    """Engine restarts so far; carried over continue-as-new."""
+
+
+class InstanceChanged(Message):
+    """Signal `instance_changed` from an instance to its run."""
+
+    instance: InstanceId
+    state: InstanceState
+    version: int
+    reason: str = ""
+
+
+class StartEvaluation(Message):
+    """Input of `Evaluation`."""
+
+    run_id: RunId
+    run_workflow_id: str
+    version: int
+    samples: int
+    sampling: Sampling
+    base_seed: int
+    concurrency: int
+
+
+class EvaluationReport(Message):
+    """Result of `Evaluation`, and signal `evaluation_report` to the run."""
+
+    version: int
+    accuracy: float | None
+    """Mean reward over scored answers; null when none was scored."""
+    scored: int
+    failed: int
+
+
+class RunStatus(Message):
+    """Answer of query `status`."""
+
+    run_id: RunId
+    phase: RunPhase
+    reason: str = ""
+    step: int
+    """Buffers consumed so far."""
+    total_steps: int
+    version: int
+    live_groups: int
+    occupied_groups: int
+    reward_mean: float | None = None
+    validation_accuracy: float | None = None
+    waiting_for: str = ""
+    instances: dict[str, str] = {}
+    dropped: dict[str, int] = {}
+    """Groups that were given up, by reason."""
+
+
+class RunResult(Message):
+    """Result of `TrainingRun`."""
+
+    phase: RunPhase
+    steps: int
+    version: int
+    reward_last: float | None
+    checkpoint: str = ""

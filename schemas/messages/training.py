@@ -1,0 +1,86 @@
+"""Messages of the trainer: opening a run and the stages of one step."""
+
+from ..ids import GroupId, RunId
+from .base import Message
+
+
+class OpenTrainerRequest(Message):
+    """Load model and optimizer for a run and publish version 0. Idempotent: a published version is returned."""
+
+    run_id: RunId
+
+
+class StepRequest(Message):
+    """One stage of the step that moves the model from version `buffer` to `buffer + 1`. Every stage is idempotent
+    by (run, buffer), and a trainer that was restarted rebuilds what the stage needs."""
+
+    run_id: RunId
+    buffer: int
+
+
+class BatchRequest(Message):
+    """Record which groups buffer `buffer` takes. Idempotent by (run, buffer)."""
+
+    run_id: RunId
+    buffer: int
+    taken: tuple[GroupId, ...]
+    dropped: tuple[GroupId, ...] = ()
+
+
+class BatchInfo(Message):
+    groups: int
+    trajectories: int
+    tokens: int
+    """Sampled tokens that are trained on."""
+    staleness: dict[int, int]
+    """Histogram: buffer - tag, in versions -> groups."""
+    reward_mean: float
+    reward_std: float
+    response_tokens_mean: float
+
+
+class LogProbStats(Message):
+    """Old log-probs recomputed by the trainer against those the engine sampled with."""
+
+    tokens: int
+    gap_mean_abs: float
+    gap_max_abs: float
+    gap_k3: float
+    """mean(exp(d) - 1 - d) with d = old - rollout: the k3 estimate of KL(rollout || old)."""
+    untrainable_tokens: int
+    """Tokens whose engine log-prob is missing or not finite: masked out and counted."""
+    seconds: float
+
+
+class AdvantageStats(Message):
+    mean: float
+    std: float
+    zero_share: float
+    """Share of trajectories whose advantage is 0 (all rewards of the group equal)."""
+
+
+class UpdateStats(Message):
+    loss: float
+    grad_norm: float
+    clip_share: float
+    """Share of trained tokens whose ratio was clipped."""
+    ratio_mean: float
+    kl: float
+    entropy: float
+    lr: float
+    is_weight_mean: float
+    """Mean truncated importance weight; 1.0 when the correction is off."""
+    optimizer_steps: int
+    seconds: float
+
+
+class PublishResult(Message):
+    version: int
+    bytes: int
+    seconds: float
+
+
+class CheckpointResult(Message):
+    path: str
+    version: int
+    seconds: float
