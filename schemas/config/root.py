@@ -55,9 +55,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _group_large_enough(self) -> Self:
-        normalised = (
-            self.algorithm.adv_estimator is AdvantageEstimator.GRPO and self.algorithm.norm_adv_by_std_in_grpo
-        )
+        normalised = self.algorithm.adv_estimator is AdvantageEstimator.GRPO and self.algorithm.norm_adv_by_std_in_grpo
         if normalised and self.psrl.rollout_n == 1:
             raise ValueError(
                 "psrl.rollout_n=1 with group-normalised advantages gives every trajectory advantage 0; "

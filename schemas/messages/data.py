@@ -45,7 +45,8 @@ class DrawRequest(Message):
     run_id: RunId
     first: int
     """Number of the first group; group n is prompt `n mod prompts` of epoch `n div prompts`."""
-    count: int
+    tags: tuple[int, ...]
+    """Version tag of each group, in order; its length is how many groups are drawn."""
     trajectories: int
     """Trajectory rows per group (N')."""
 

@@ -1,5 +1,6 @@
 """Messages of the run, its groups, steps, instances and evaluations: inputs, reports, signals, query answers."""
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -107,9 +108,15 @@ class StartStep(Message):
 
 
 class StepReport(Message):
-    """Result of `TrainStep`."""
+    """Result of `TrainStep`, and input of `record_step`."""
 
+    run_id: RunId
     buffer: int
+    waited_s: float
+    """How long the trainer waited for this buffer, by workflow time."""
+    train_started_at: datetime
+    """Workflow time at which the first trainer stage was scheduled."""
+    published_at: datetime
     batch: BatchInfo
     log_probs: LogProbStats
     advantages: AdvantageStats
@@ -154,6 +161,7 @@ class StartEvaluation(Message):
 class EvaluationReport(Message):
     """Result of `Evaluation`, and signal `evaluation_report` to the run."""
 
+    run_id: RunId
     version: int
     accuracy: float | None
     """Mean reward over scored answers; null when none was scored."""

@@ -1,0 +1,207 @@
+"""Names and types of every activity, for the workflows. Implementations live in the capability folders.
+
+Importing this module loads nothing heavy: it is what the workflow sandbox sees of the activities.
+"""
+
+from temporalio import activity
+
+from ..schemas.messages.data import Admission, AdmitRequest, DrawRequest, DrawResult, DrawValidationRequest
+from ..schemas.messages.rewards import ScoreRequest, ScoreResult
+from ..schemas.messages.rollout import (
+    DispatchPlan,
+    DispatchPlanRequest,
+    EngineSpec,
+    GenerateRequest,
+    GenerateResult,
+    InstanceCommand,
+    PauseRequest,
+    PullRequest,
+    PullResult,
+    RouteRequest,
+    RouteResult,
+)
+from ..schemas.messages.run import (
+    CancelGroups,
+    EvaluationReport,
+    RunStatus,
+    StartGroups,
+    StepReport,
+)
+from ..schemas.messages.training import (
+    AdvantageStats,
+    BatchInfo,
+    BatchRequest,
+    CheckpointResult,
+    LogProbStats,
+    OpenTrainerRequest,
+    PublishResult,
+    StepRequest,
+    UpdateStats,
+)
+
+# --- data and rewards: CPU_QUEUE -------------------------------------------------------------------------------------
+
+
+@activity.defn
+async def admit_run(request: AdmitRequest) -> Admission:
+    """Validate configuration, data, model directory and reward; create the run's row."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def draw_groups(request: DrawRequest) -> DrawResult:
+    """Write the next training groups, with their trajectory rows."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def draw_validation(request: DrawValidationRequest) -> DrawResult:
+    """Write one validation round's groups, with their trajectory rows."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def score(request: ScoreRequest) -> ScoreResult:
+    """Score finished trajectories and store the rewards."""
+    raise NotImplementedError
+
+
+# --- store and coordinator: ORCHESTRATOR_QUEUE -----------------------------------------------------------------------
+
+
+@activity.defn
+async def plan_dispatch(request: DispatchPlanRequest) -> DispatchPlan:
+    """Ask the coordinator how many groups may start, at which versions. Local activity."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def route(request: RouteRequest) -> RouteResult:
+    """Ask the coordinator where trajectories shall generate. Local activity."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def start_groups(request: StartGroups) -> None:
+    """Start a wave of `RolloutGroup` workflows."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def cancel_groups(request: CancelGroups) -> None:
+    """Cancel live group workflows and mark their rows."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def make_batch(request: BatchRequest) -> BatchInfo:
+    """Record the members of a buffer; refuses a trajectory that is in another batch or breaks the bound."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def record_step(request: StepReport) -> None:
+    """Store the metrics of a finished step."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def record_evaluation(request: EvaluationReport) -> None:
+    """Store the result of a validation round."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def record_run(request: RunStatus) -> None:
+    """Store the run's phase and reason."""
+    raise NotImplementedError
+
+
+# --- one instance's host: rollout_queue(instance) --------------------------------------------------------------------
+
+
+@activity.defn
+async def start_engine(request: EngineSpec) -> None:
+    """Start the engine for a run, weights not yet trusted. Idempotent for the same spec."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def hold_engine(request: InstanceCommand) -> None:
+    """Heartbeat while the engine lives; fails when it dies. Cancelled when the run gives the instance back."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def generate(request: GenerateRequest) -> GenerateResult:
+    """Produce tokens of one turn; segments are stored as they come."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def pause(request: PauseRequest) -> None:
+    """Admit nothing new; interrupt or drain what runs."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def pull_weights(request: PullRequest) -> PullResult:
+    """Read, verify, load and probe one version. The engine must be paused and stays so."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def resume(request: InstanceCommand) -> None:
+    """Admit requests again."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def release_engine(request: InstanceCommand) -> None:
+    """Shut the engine down and give the instance back. Idempotent."""
+    raise NotImplementedError
+
+
+# --- the trainer: TRAINER_QUEUE --------------------------------------------------------------------------------------
+
+
+@activity.defn
+async def open_trainer(request: OpenTrainerRequest) -> PublishResult:
+    """Load model and optimizer; publish version 0."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def compute_log_probs(request: StepRequest) -> LogProbStats:
+    """Recompute old log-probs of the batch and measure the gap to the engine's."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def compute_advantages(request: StepRequest) -> AdvantageStats:
+    """Group-normalise rewards."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def update(request: StepRequest) -> UpdateStats:
+    """Optimizer steps over the batch."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def publish(request: StepRequest) -> PublishResult:
+    """Publish version `buffer + 1`."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def checkpoint(request: StepRequest) -> CheckpointResult:
+    """Save the state of version `buffer + 1`, atomically."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def close_trainer(request: OpenTrainerRequest) -> None:
+    """Free the trainer for the next run. Idempotent."""
+    raise NotImplementedError

@@ -1,0 +1,242 @@
+"""The trajectory store: one table per noun. Bytes live here; workflows carry only the ids.
+
+Token ids are little-endian int32, log-probs little-endian float32 (`activities.store.codec`). Keys are composite and
+readable, so that every row can be found from a name seen in the web UI.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Double,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Text,
+    func,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {
+        str: Text,
+        int: Integer,
+        float: Double,
+        bytes: LargeBinary,
+        datetime: DateTime(timezone=True),
+        dict[str, Any]: JSONB,
+    }
+
+
+class Run(Base):
+    """One run: what was asked for, and how it ended."""
+
+    __tablename__ = "runs"
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    workflow_run_id: Mapped[str]
+    """First execution's id: tells a retry of the same start from another run of this name."""
+    config: Mapped[dict[str, Any]]
+    total_steps: Mapped[int]
+    prompts: Mapped[int]
+    skipped_too_long: Mapped[int]
+    data_fingerprint: Mapped[str]
+    phase: Mapped[str]
+    """`RunPhase`; kept for reports, the workflow decides."""
+    reason: Mapped[str] = mapped_column(default="", server_default="")
+    refused_results: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Late rows and results of abandoned attempts that fencing refused."""
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    finished_at: Mapped[datetime | None]
+
+
+class WeightVersion(Base):
+    """One published version. The row is the publication: a reader sees all of the version or none."""
+
+    __tablename__ = "weight_versions"
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True)
+    transport: Mapped[str]
+    uri: Mapped[str]
+    """Where a reader finds it, in the transport's own form."""
+    manifest: Mapped[dict[str, Any]]
+    """`WeightManifest`: shards with checksums, probe tokens with their log-probs."""
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    published_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    __table_args__ = (ForeignKeyConstraint(["run_id"], ["runs.run_id"], ondelete="CASCADE"),)
+
+
+class Group(Base):
+    """One prompt occurrence."""
+
+    __tablename__ = "groups"
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    group_id: Mapped[str] = mapped_column(primary_key=True)
+    purpose: Mapped[str]
+    """`Purpose`."""
+    epoch: Mapped[int]
+    position: Mapped[int]
+    """Place in the epoch's order."""
+    row: Mapped[int]
+    """Row in the data files, counted over all of them."""
+    version_tag: Mapped[int]
+    """V: no token of the group comes from an older version."""
+    prompt_ids: Mapped[bytes]
+    prompt_text: Mapped[str]
+    data_source: Mapped[str]
+    ground_truth: Mapped[Any | None] = mapped_column(JSONB)
+    extra: Mapped[dict[str, Any]]
+    status: Mapped[str] = mapped_column(default="live", server_default="live")
+    """live, complete, trained, or the reason it left: filtered, failed, aborted, dropped."""
+    reason: Mapped[str] = mapped_column(default="", server_default="")
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    __table_args__ = (
+        ForeignKeyConstraint(["run_id"], ["runs.run_id"], ondelete="CASCADE"),
+        Index(None, "run_id", "status"),
+    )
+
+
+class Trajectory(Base):
+    """One episode of a group."""
+
+    __tablename__ = "trajectories"
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    group_id: Mapped[str] = mapped_column(primary_key=True)
+    index: Mapped[int] = mapped_column(primary_key=True)
+    fence: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    """Highest attempt that has claimed the trajectory; rows of a lower one are refused."""
+    status: Mapped[str] = mapped_column(default="pending", server_default="pending")
+    """pending, finished, scored, failed, aborted."""
+    end: Mapped[str | None]
+    """`SegmentEnd` of the last turn."""
+    tokens: Mapped[int] = mapped_column(default=0, server_default="0")
+    reward: Mapped[float | None]
+    """Null until scored; a failure stays null, never 0.0."""
+    reward_error: Mapped[str] = mapped_column(default="", server_default="")
+    finished_at: Mapped[datetime | None]
+    scored_at: Mapped[datetime | None]
+    __table_args__ = (
+        ForeignKeyConstraint(["run_id", "group_id"], ["groups.run_id", "groups.group_id"], ondelete="CASCADE"),
+        CheckConstraint("reward IS NULL OR status IN ('scored', 'aborted')", name="reward_only_when_scored"),
+    )
+
+
+class Segment(Base):
+    """A run of tokens produced by one engine under one version, inside one turn. Append-only."""
+
+    __tablename__ = "segments"
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    group_id: Mapped[str] = mapped_column(primary_key=True)
+    index: Mapped[int] = mapped_column(primary_key=True)
+    turn: Mapped[int] = mapped_column(primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    """0, 1, 2 … within the turn, without holes."""
+    fence: Mapped[int] = mapped_column(BigInteger)
+    version: Mapped[int]
+    instance: Mapped[str]
+    tokens: Mapped[int]
+    token_ids: Mapped[bytes]
+    logprobs: Mapped[bytes]
+    """Of the sampled ids, under `version`; NaN where the engine gave none."""
+    end: Mapped[str | None]
+    """`SegmentEnd` of the turn; null while the turn goes on."""
+    started_at: Mapped[datetime]
+    finished_at: Mapped[datetime]
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["run_id", "group_id", "index"],
+            ["trajectories.run_id", "trajectories.group_id", "trajectories.index"],
+            ondelete="CASCADE",
+        ),
+        CheckConstraint("octet_length(token_ids) = 4 * tokens", name="ids_match_count"),
+        CheckConstraint("octet_length(logprobs) = 4 * tokens", name="logprobs_match_count"),
+    )
+
+
+class Batch(Base):
+    """The training batch that moves the model from version `buffer` to `buffer + 1`."""
+
+    __tablename__ = "batches"
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    buffer: Mapped[int] = mapped_column(primary_key=True)
+    info: Mapped[dict[str, Any]]
+    """`BatchInfo`."""
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    __table_args__ = (ForeignKeyConstraint(["run_id"], ["runs.run_id"], ondelete="CASCADE"),)
+
+
+class BatchMember(Base):
+    """A trajectory in a batch. The primary key is the promise: a trajectory is in at most one batch (L2)."""
+
+    __tablename__ = "batch_members"
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    group_id: Mapped[str] = mapped_column(primary_key=True)
+    index: Mapped[int] = mapped_column(primary_key=True)
+    buffer: Mapped[int]
+    version_tag: Mapped[int]
+    """Copied from the group, so that the bound is checked by the database itself."""
+    staleness: Mapped[int]
+    """eta of the run."""
+    __table_args__ = (
+        ForeignKeyConstraint(["run_id", "buffer"], ["batches.run_id", "batches.buffer"], ondelete="CASCADE"),
+        ForeignKeyConstraint(
+            ["run_id", "group_id", "index"],
+            ["trajectories.run_id", "trajectories.group_id", "trajectories.index"],
+            ondelete="CASCADE",
+        ),
+        CheckConstraint("version_tag <= buffer AND buffer <= version_tag + staleness", name="staleness_bound"),
+        Index(None, "run_id", "buffer"),
+    )
+
+
+class StepMetric(Base):
+    """What one step did and how long each part took."""
+
+    __tablename__ = "step_metrics"
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    buffer: Mapped[int] = mapped_column(primary_key=True)
+    metrics: Mapped[dict[str, Any]]
+    """`StepReport` plus `waited_s`."""
+    train_started_at: Mapped[datetime]
+    """The trainer began its first stage."""
+    published_at: Mapped[datetime]
+    __table_args__ = (ForeignKeyConstraint(["run_id"], ["runs.run_id"], ondelete="CASCADE"),)
+
+
+class EvaluationResult(Base):
+    """One validation round."""
+
+    __tablename__ = "evaluations"
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True)
+    accuracy: Mapped[float | None]
+    scored: Mapped[int]
+    failed: Mapped[int]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    __table_args__ = (ForeignKeyConstraint(["run_id"], ["runs.run_id"], ondelete="CASCADE"),)
+
+
+class Checkpoint(Base):
+    """One complete checkpoint on disk."""
+
+    __tablename__ = "checkpoints"
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True)
+    path: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    __table_args__ = (ForeignKeyConstraint(["run_id"], ["runs.run_id"], ondelete="CASCADE"),)
