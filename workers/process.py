@@ -27,8 +27,8 @@ async def connect(address: str, namespace: str, timeout_s: float = CONNECT_TIMEO
         except (RuntimeError, RPCError) as error:
             if time.monotonic() >= deadline:
                 raise Unreachable(
-                    f"Temporal at {address} (namespace {namespace!r}) did not answer within {timeout_s:.0f} s: {error}. "
-                    "Is it running? `psrl up` starts one; an own server is given with --temporal-address"
+                    f"Temporal at {address} (namespace {namespace!r}) did not answer within {timeout_s:.0f} s: "
+                    f"{error}. Is it running? `psrl up` starts one; an own server is given with --temporal-address"
                 ) from error
             await asyncio.sleep(CONNECT_PAUSE_S)
 

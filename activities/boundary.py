@@ -1,0 +1,37 @@
+"""The border between our errors and Temporal's: every activity implementation passes through it.
+
+A `PsrlError` becomes an application error whose type is the class name, retryable or not as the class says. Any other
+exception is left to Temporal, which retries it under the activity's policy. Cancellation passes untouched.
+"""
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
+
+from temporalio.exceptions import ApplicationError
+
+from ..schemas.errors import PsrlError
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+MAX_MESSAGE = 4000
+"""Characters of a message that go into history: failures have payload limits too."""
+
+
+def boundary(implementation: Callable[Params, Awaitable[Result]]) -> Callable[Params, Awaitable[Result]]:
+    """Decorate an async activity (under `@activity.defn`)."""
+
+    @functools.wraps(implementation)
+    async def guarded(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+        try:
+            return await implementation(*args, **kwargs)
+        except PsrlError as error:
+            raise as_application_error(error) from error
+
+    return guarded
+
+
+def as_application_error(error: PsrlError) -> ApplicationError:
+    """The same failure in the form that crosses process borders."""
+    return ApplicationError(str(error)[:MAX_MESSAGE], type=type(error).__name__, non_retryable=not error.retryable)
