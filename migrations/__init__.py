@@ -1,0 +1,1 @@
+"""Alembic migrations of the trajectory store; `psrl.activities.store.migrate` applies them."""

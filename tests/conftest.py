@@ -1,0 +1,64 @@
+"""Fixtures of the real services. Servers live as long as the test process (each pytest-xdist worker has its own), and
+start only when a test asks for them; databases and clients belong to one test."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio.client import Client
+
+from psrl.activities.store.engine import async_engine
+from psrl.schemas.ids import InstanceId
+from psrl.schemas.stack import STACK_FILE, Stack
+from tests.support.postgres import PostgresServer, running_postgres
+from tests.support.temporal import TemporalServer, running_temporal
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def temporal_server() -> Iterator[TemporalServer]:
+    with running_temporal() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """A migrated, empty database of this test, as SQLAlchemy URL."""
+    with postgres_server.database() as url:
+        yield url
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[AsyncEngine]:
+    engine = async_engine(postgres_url)
+    yield engine
+    await engine.dispose()
+
+
+@pytest.fixture
+async def temporal_client(temporal_server: TemporalServer) -> Client:
+    return await temporal_server.connect()
+
+
+@pytest.fixture
+def stack(temporal_server: TemporalServer, postgres_url: str, tmp_path: Path) -> Stack:
+    """The addresses of this test's services, also written to `stack.json` under `stack.home`. No coordinator runs."""
+    stack = Stack(
+        home=tmp_path,
+        temporal_address=temporal_server.address,
+        postgres_url=postgres_url,
+        coordinator_address="127.0.0.1:1",
+        weights_dir=tmp_path / "weights",
+        checkpoints_dir=tmp_path / "checkpoints",
+        instances=(InstanceId("rollout-0"), InstanceId("rollout-1")),
+    )
+    for folder in (stack.weights_dir, stack.checkpoints_dir):
+        folder.mkdir()
+    (tmp_path / STACK_FILE).write_text(stack.model_dump_json())
+    return stack
