@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from ..config.psrl import RoutingMethod
 from ..ids import GroupId, InstanceId, RunId
 from .base import Message
 
@@ -48,6 +49,7 @@ class RouteRequest(Message):
     """Only instances that serve this version or a newer one are candidates."""
     wait_s: float = 2.0
     """How long the coordinator may hold the call until some instance has room."""
+    method: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE
 
 
 class Placement(Message):

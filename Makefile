@@ -1,0 +1,4 @@
+.PHONY: proto
+
+proto: ## make the generated protobuf files anew
+	schemas/proto/generate.sh

@@ -1,0 +1,1 @@
+"""Placement of trajectories on the fleet, as the coordinator sees it."""

@@ -1,0 +1,1 @@
+"""Protocol buffers between processes. Generated files are committed; `make proto` makes them anew."""

@@ -1,0 +1,133 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class InstanceReport(_message.Message):
+    __slots__ = ("schema_version", "instance", "run_id", "state", "version", "running", "waiting", "received", "kv_cache_usage", "max_num_seqs", "pid", "tokens_total")
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHE_USAGE_FIELD_NUMBER: _ClassVar[int]
+    MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    schema_version: int
+    instance: str
+    run_id: str
+    state: str
+    version: int
+    running: int
+    waiting: int
+    received: int
+    kv_cache_usage: float
+    max_num_seqs: int
+    pid: int
+    tokens_total: int
+    def __init__(self, schema_version: _Optional[int] = ..., instance: _Optional[str] = ..., run_id: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., received: _Optional[int] = ..., kv_cache_usage: _Optional[float] = ..., max_num_seqs: _Optional[int] = ..., pid: _Optional[int] = ..., tokens_total: _Optional[int] = ...) -> None: ...
+
+class ReportAck(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RouteRequest(_message.Message):
+    __slots__ = ("schema_version", "run_id", "group_id", "indices", "version_tag", "wait_s", "method")
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_TAG_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    schema_version: int
+    run_id: str
+    group_id: str
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    version_tag: int
+    wait_s: float
+    method: str
+    def __init__(self, schema_version: _Optional[int] = ..., run_id: _Optional[str] = ..., group_id: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., version_tag: _Optional[int] = ..., wait_s: _Optional[float] = ..., method: _Optional[str] = ...) -> None: ...
+
+class Placement(_message.Message):
+    __slots__ = ("schema_version", "index", "instance", "version")
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    schema_version: int
+    index: int
+    instance: str
+    version: int
+    def __init__(self, schema_version: _Optional[int] = ..., index: _Optional[int] = ..., instance: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class RouteResult(_message.Message):
+    __slots__ = ("schema_version", "placements", "reason")
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    schema_version: int
+    placements: _containers.RepeatedCompositeFieldContainer[Placement]
+    reason: str
+    def __init__(self, schema_version: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class DispatchPlanRequest(_message.Message):
+    __slots__ = ("schema_version", "run_id", "trajectories_per_group")
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    TRAJECTORIES_PER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    schema_version: int
+    run_id: str
+    trajectories_per_group: int
+    def __init__(self, schema_version: _Optional[int] = ..., run_id: _Optional[str] = ..., trajectories_per_group: _Optional[int] = ...) -> None: ...
+
+class DispatchRoom(_message.Message):
+    __slots__ = ("schema_version", "version", "groups")
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    schema_version: int
+    version: int
+    groups: int
+    def __init__(self, schema_version: _Optional[int] = ..., version: _Optional[int] = ..., groups: _Optional[int] = ...) -> None: ...
+
+class DispatchPlan(_message.Message):
+    __slots__ = ("schema_version", "rooms", "reason")
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROOMS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    schema_version: int
+    rooms: _containers.RepeatedCompositeFieldContainer[DispatchRoom]
+    reason: str
+    def __init__(self, schema_version: _Optional[int] = ..., rooms: _Optional[_Iterable[_Union[DispatchRoom, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class FleetRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FleetInstance(_message.Message):
+    __slots__ = ("schema_version", "report", "load", "age_s")
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    schema_version: int
+    report: InstanceReport
+    load: int
+    age_s: float
+    def __init__(self, schema_version: _Optional[int] = ..., report: _Optional[_Union[InstanceReport, _Mapping]] = ..., load: _Optional[int] = ..., age_s: _Optional[float] = ...) -> None: ...
+
+class FleetSnapshot(_message.Message):
+    __slots__ = ("schema_version", "instances")
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    schema_version: int
+    instances: _containers.RepeatedCompositeFieldContainer[FleetInstance]
+    def __init__(self, schema_version: _Optional[int] = ..., instances: _Optional[_Iterable[_Union[FleetInstance, _Mapping]]] = ...) -> None: ...

@@ -1,0 +1,190 @@
+"""The fleet's accounting and the routing policies."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from psrl.schemas.config.psrl import RoutingMethod
+from psrl.schemas.ids import GroupId, InstanceId, RunId
+from psrl.schemas.messages.rollout import DispatchPlanRequest, InstanceReport, InstanceState, RouteRequest
+from psrl.workers.coordinator.fleet import DECAY_S, SILENCE_S, Fleet
+from psrl.workers.coordinator.policies import Candidate, make_policy
+
+RUN = RunId("run")
+
+
+def report(name: str, version: int = 0, state: InstanceState = InstanceState.SERVING, **more: object) -> InstanceReport:
+    values = {"run_id": RUN, "max_num_seqs": 4, "pid": 1, **more}
+    return InstanceReport.model_validate({"instance": name, "version": version, "state": state, **values})
+
+
+def ask(count: int, tag: int = 0, method: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE) -> RouteRequest:
+    return RouteRequest(
+        run_id=RUN, group_id=GroupId("000000"), indices=tuple(range(count)), version_tag=tag, method=method
+    )
+
+
+def plan(per_group: int) -> DispatchPlanRequest:
+    return DispatchPlanRequest(run_id=RUN, trajectories_per_group=per_group)
+
+
+def test_one_call_spreads_a_group_over_the_least_loaded_instances() -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0", running=2), 0)
+    fleet.report(report("rollout-1"), 0)
+    result = fleet.place(ask(4), 0)
+    assert Counter(placement.instance for placement in result.placements) == {"rollout-0": 1, "rollout-1": 3}
+    assert result.reason == ""
+
+
+def test_an_instance_older_than_the_tag_is_no_candidate() -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0", version=3), 0)
+    fleet.report(report("rollout-1", version=5), 0)
+    result = fleet.place(ask(3, tag=4), 0)
+    assert {(placement.instance, placement.version) for placement in result.placements} == {("rollout-1", 5)}
+
+
+def test_partial_placements_say_why_the_rest_found_no_room() -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0", version=4, state=InstanceState.PULLING), 0)
+    fleet.report(report("rollout-1", version=4, running=2), 0)
+    result = fleet.place(ask(4), 0)
+    assert [placement.index for placement in result.placements] == [0, 1]
+    assert result.reason == "2 instances: rollout-0 pulling (v4), rollout-1 full 4/4"
+
+
+def test_an_empty_fleet_says_so() -> None:
+    assert Fleet().place(ask(1), 0).reason == "no instance of run run has reported in the last 5 s"
+
+
+def test_instances_of_another_run_get_nothing() -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0", run_id="other"), 0)
+    assert fleet.place(ask(1), 0).placements == ()
+
+
+def test_a_silent_instance_is_forgotten_until_it_reports_again() -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0"), 0)
+    assert fleet.place(ask(1), SILENCE_S + 0.1).placements == ()
+    fleet.report(report("rollout-0"), SILENCE_S + 0.2)
+    assert len(fleet.place(ask(1), SILENCE_S + 0.3).placements) == 1
+
+
+def test_a_received_placement_is_counted_once_not_twice() -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0"), 0)
+    fleet.place(ask(3), 0)
+    fleet.report(report("rollout-0", running=2, received=2), 1)
+    assert fleet.snapshot(1).instances[0].load == 3
+
+
+def test_a_placement_that_never_arrives_decays() -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0"), 0)
+    fleet.place(ask(4), 0)
+    fleet.report(report("rollout-0"), DECAY_S - 0.1)
+    assert fleet.snapshot(DECAY_S - 0.1).instances[0].load == 4
+    assert fleet.snapshot(DECAY_S).instances[0].load == 0
+
+
+def test_a_restarted_host_counts_from_zero() -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0", received=100), 0)
+    fleet.place(ask(2), 0)
+    fleet.report(report("rollout-0", received=2, running=2, pid=2), 1)
+    assert fleet.snapshot(1).instances[0].load == 2
+
+
+def test_a_restarted_coordinator_is_whole_after_one_report_each() -> None:
+    fleet = Fleet()
+    for name in ("rollout-0", "rollout-1"):
+        fleet.report(report(name, running=3, received=50), 0)
+    assert [instance.load for instance in fleet.snapshot(0).instances] == [3, 3]
+    assert len(fleet.place(ask(8), 0).placements) == 2
+
+
+def test_the_plan_gives_room_in_groups_per_version_newest_first() -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0", version=4, max_num_seqs=16, running=3), 0)
+    fleet.report(report("rollout-1", version=5, max_num_seqs=16, running=1), 0)
+    fleet.report(report("rollout-2", version=5, max_num_seqs=16, running=15), 0)
+    rooms = fleet.plan(plan(4), 0).rooms
+    assert [(room.version, room.groups) for room in rooms] == [(5, 4), (4, 3)]
+
+
+def test_an_idle_instance_takes_one_group_even_if_it_is_larger_than_the_instance() -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0"), 0)
+    assert [(room.version, room.groups) for room in fleet.plan(plan(16), 0).rooms] == [(0, 1)]
+
+
+def test_a_plan_without_room_says_why() -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0", version=2, running=4), 0)
+    answer = fleet.plan(plan(4), 0)
+    assert answer.rooms == ()
+    assert answer.reason == "1 instance: rollout-0 full 4/4"
+
+
+@pytest.mark.parametrize("method", RoutingMethod)
+def test_every_routing_method_has_a_policy_that_chooses_a_candidate(method: RoutingMethod) -> None:
+    candidates = [Candidate(InstanceId(f"rollout-{i}"), 0, i, 8) for i in range(3)]
+    policy = make_policy(method)
+    assert all(policy.choose(candidates) in candidates for _ in range(20))
+
+
+def test_round_robin_takes_turns_and_survives_a_leaving_instance() -> None:
+    a, b, c = (Candidate(InstanceId(name), 0, 0, 8) for name in "abc")
+    policy = make_policy(RoutingMethod.ROUND_ROBIN)
+    assert [policy.choose([a, b, c]) for _ in range(4)] == [a, b, c, a]
+    assert policy.choose([a, c]) == c
+
+
+EVENTS = st.one_of(
+    st.builds(
+        lambda name, version, state, running, received, pid: ("report", name, version, state, running, received, pid),
+        st.sampled_from(["rollout-0", "rollout-1", "rollout-2"]),
+        st.integers(0, 4),
+        st.sampled_from(list(InstanceState)),
+        st.integers(0, 6),
+        st.integers(0, 20),
+        st.integers(1, 2),
+    ),
+    st.builds(
+        lambda count, tag, method: ("route", count, tag, method),
+        st.integers(1, 8),
+        st.integers(0, 4),
+        st.sampled_from(list(RoutingMethod)),
+    ),
+    st.builds(lambda seconds: ("wait", seconds), st.floats(0, 7)),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(EVENTS, max_size=40))
+def test_no_placement_is_older_than_its_tag_or_above_capacity(events: list[tuple[object, ...]]) -> None:
+    fleet, now, known = Fleet(), 0.0, {}
+    for event in events:
+        match event:
+            case ("report", name, version, state, running, received, pid):
+                known[name] = report(
+                    str(name), version=version, state=state, running=running, received=received, pid=pid
+                )
+                fleet.report(known[name], now)
+            case ("route", int() as count, int() as tag, RoutingMethod() as method):
+                before = {item.report.instance: item.load for item in fleet.snapshot(now).instances}
+                result = fleet.place(ask(count, tag, method), now)
+                added = Counter(placement.instance for placement in result.placements)
+                for placement in result.placements:
+                    there = known[placement.instance]
+                    assert there.state is InstanceState.SERVING
+                    assert placement.version == there.version >= tag
+                for name, more in added.items():
+                    assert before[name] + more <= known[name].max_num_seqs
+                assert bool(result.reason) == (len(result.placements) < count)
+            case ("wait", float() as seconds):
+                now += seconds
