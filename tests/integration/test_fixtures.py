@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
-from psrl.schemas.stack import Stack, load_stack
-from psrl.schemas.temporal import SEARCH_ATTRIBUTES
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
+
+from psrl.schemas.stack import Stack, load_stack
+from psrl.schemas.temporal import SEARCH_ATTRIBUTES
 
 pytestmark = pytest.mark.integration
 

@@ -3,11 +3,11 @@
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from sqlalchemy import inspect
+
 from psrl.activities.store.engine import sync_engine
 from psrl.activities.store.migrate import StoreRevisionMismatch, downgrade, require_current, upgrade
 from psrl.schemas.tables import Base
-from sqlalchemy import inspect
-
 from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
