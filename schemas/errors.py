@@ -48,6 +48,10 @@ class RunUnknown(UserError):
     """No run of this name is in the store."""
 
 
+class StoreRevisionMismatch(UserError):
+    """The store's schema is not the one this release works with."""
+
+
 class InstanceBusy(UserError):
     """An instance or the trainer already serves another run."""
 

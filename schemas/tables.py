@@ -55,6 +55,7 @@ class Run(Base):
     total_steps: Mapped[int]
     prompts: Mapped[int]
     skipped_too_long: Mapped[int]
+    validation_prompts: Mapped[int] = mapped_column(default=0, server_default="0")
     data_fingerprint: Mapped[str]
     phase: Mapped[str]
     """`RunPhase`; kept for reports, the workflow decides."""

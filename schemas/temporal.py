@@ -1,28 +1,15 @@
-"""What every Temporal server of ours must be told at its start: the local stack, the tests and the operator's notes use
-the same two tables."""
-
-from temporalio.common import SearchAttributeKey
-
-RL_RUN = SearchAttributeKey.for_keyword("RlRun")
-"""The run a workflow belongs to."""
-RL_STEP = SearchAttributeKey.for_int("RlStep")
-"""The buffer a step trains on."""
-RL_GROUP = SearchAttributeKey.for_keyword("RlGroup")
-RL_STATE = SearchAttributeKey.for_keyword("RlState")
-"""State of the entity in its own words: running, paused, serving, complete …"""
-RL_POLICY_VERSION = SearchAttributeKey.for_int("RlPolicyVersion")
-RL_REWARD = SearchAttributeKey.for_float("RlReward")
+"""What every Temporal server of ours is told at its start: the local stack, the tests and the operator's notes share it."""
 
 SEARCH_ATTRIBUTES: dict[str, str] = {
-    RL_RUN.name: "Keyword",
-    RL_STEP.name: "Int",
-    RL_GROUP.name: "Keyword",
-    RL_STATE.name: "Keyword",
-    RL_POLICY_VERSION.name: "Int",
-    RL_REWARD.name: "Double",
+    "RlRun": "Keyword",
+    "RlStep": "Int",
+    "RlGroup": "Keyword",
+    "RlState": "Keyword",
+    "RlPolicyVersion": "Int",
+    "RlReward": "Double",
 }
 """Name to type, as `temporal operator search-attribute create` spells types. An unregistered one fails a workflow task
-for ever, so they are registered before the first worker starts."""
+for ever, so they are registered before the first worker starts. The workflows set them through `workflows.search`."""
 
 DYNAMIC_CONFIG: dict[str, str] = {
     "history.transferProcessorMaxPollRPS": "1000",

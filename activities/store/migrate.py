@@ -12,15 +12,11 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-from ...schemas.errors import UserError
+from ...schemas.errors import StoreRevisionMismatch
 from .engine import sync_engine
 
 UPGRADE_LOCK = 0x7073726C
 """Key of the PostgreSQL advisory lock held while upgrading: "psrl" in ASCII."""
-
-
-class StoreRevisionMismatch(UserError):
-    """The store's schema is not the one this release works with."""
 
 
 def upgrade(url: str) -> None:

@@ -19,6 +19,7 @@ def upgrade() -> None:
         sa.Column("total_steps", sa.Integer(), nullable=False),
         sa.Column("prompts", sa.Integer(), nullable=False),
         sa.Column("skipped_too_long", sa.Integer(), nullable=False),
+        sa.Column("validation_prompts", sa.Integer(), server_default="0", nullable=False),
         sa.Column("data_fingerprint", sa.Text(), nullable=False),
         sa.Column("phase", sa.Text(), nullable=False),
         sa.Column("reason", sa.Text(), server_default="", nullable=False),

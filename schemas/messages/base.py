@@ -7,9 +7,10 @@ class Message(BaseModel):
     """Small, frozen and versioned: ids and counts, never tokens or tensors.
 
     `schema_version` rises when a field changes its meaning; a reader ignores fields it does not know, so that
-    hosts and orchestrators of neighbouring releases understand each other.
+    hosts and orchestrators of neighbouring releases understand each other. A number that is not finite (the loss of a
+    diverged step) crosses as the text "NaN": JSON has no such number, and null would not be read back.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     schema_version: int = 1

@@ -6,7 +6,8 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect
 
 from psrl.activities.store.engine import sync_engine
-from psrl.activities.store.migrate import StoreRevisionMismatch, downgrade, require_current, upgrade
+from psrl.activities.store.migrate import downgrade, require_current, upgrade
+from psrl.schemas.errors import StoreRevisionMismatch
 from psrl.schemas.tables import Base
 from tests.support.postgres import PostgresServer
 
