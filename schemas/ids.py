@@ -25,6 +25,10 @@ CPU_QUEUE = "psrl.cpu"
 TRAINER_QUEUE = "psrl.trainer"
 
 
+def instance_id(number: int) -> InstanceId:
+    return InstanceId(f"rollout-{number}")
+
+
 def rollout_queue(instance: InstanceId) -> str:
     """The task queue that only this instance's host polls."""
     return f"psrl.rollout.{instance}"

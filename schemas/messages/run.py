@@ -35,6 +35,8 @@ class StartRun(Message):
     """Input of the `TrainingRun` workflow as people write it: `{"config": {...}}`. The workflow id is the run id."""
 
     config: dict[str, Any]
+    carried: dict[str, Any] | None = None
+    """`RunState` of the execution that continued as this one; people leave it out."""
 
 
 class GroupOutcome(StrEnum):
@@ -91,8 +93,11 @@ class StartGroups(Message):
 
 
 class CancelGroups(Message):
+    """Cancel group workflows that still run and mark the groups' rows with the reason. Idempotent."""
+
     run_id: RunId
     groups: tuple[GroupId, ...]
+    reason: str
 
 
 class StartStep(Message):
@@ -156,6 +161,10 @@ class StartEvaluation(Message):
     sampling: Sampling
     base_seed: int
     concurrency: int
+    """Prompts answered at the same time: a round does not crowd out training."""
+    timeout_s: float
+    """Deadline of one prompt."""
+    reward_timeout_s: float
 
 
 class EvaluationReport(Message):

@@ -1,0 +1,1 @@
+"""Starting and cancelling workflows on behalf of a run."""

@@ -1,0 +1,77 @@
+"""The orchestrator: hosts every workflow, and the activities that only touch the store or the coordinator.
+
+`python -m psrl.workers.orchestrator`. Holds no state of its own: any number may run, and any may be killed.
+"""
+
+import asyncio
+from datetime import timedelta
+
+from temporalio.client import Client
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from ..activities.orchestration.groups import GroupActivities
+from ..activities.routing.activities import RoutingActivities
+from ..activities.routing.client import CoordinatorClient
+from ..activities.store.activities import StoreActivities
+from ..activities.store.engine import async_engine
+from ..schemas.ids import ORCHESTRATOR_QUEUE
+from ..schemas.stack import Stack
+from ..workflows.evaluation import Evaluation
+from ..workflows.rollout_group import RolloutGroup
+from ..workflows.rollout_instance import RolloutInstance
+from ..workflows.train_step import TrainStep
+from ..workflows.training_run import TrainingRun
+from .process import connect, run_worker
+
+WORKFLOWS = (TrainingRun, RolloutGroup, TrainStep, RolloutInstance, Evaluation)
+
+STICKY_TIMEOUT = timedelta(seconds=3)
+"""After this orchestrator is killed, a workflow it had cached waits so long before another takes it."""
+CACHED_WORKFLOWS = 4000
+"""Two buffers of groups stay in memory: an evicted one costs a replay at its next event."""
+GRACE = timedelta(seconds=5)
+
+
+async def main(stack: Stack, stop: asyncio.Event) -> None:
+    client = await connect(stack.temporal_address, stack.namespace)
+    store = async_engine(stack.postgres_url)
+    coordinator = CoordinatorClient(stack.coordinator_address)
+    try:
+        async with orchestrator(client, StoreActivities(store), RoutingActivities(coordinator)):
+            await stop.wait()
+    finally:
+        await coordinator.close()
+        await store.dispose()
+
+
+def orchestrator(client: Client, store: StoreActivities, routing: RoutingActivities) -> Worker:
+    """The worker; also what integration tests run in their own process."""
+    groups = GroupActivities(client, store.mark_groups)
+    return Worker(
+        client,
+        task_queue=ORCHESTRATOR_QUEUE,
+        workflows=list(WORKFLOWS),
+        activities=[
+            groups.start_groups,
+            groups.cancel_groups,
+            store.make_batch,
+            store.record_step,
+            store.record_evaluation,
+            store.record_run,
+            routing.route,
+            routing.plan_dispatch,
+        ],
+        # Workflow modules import nothing but schemas and pure logic (a test holds that), and tests run them sandboxed:
+        # here the sandbox would only cost 12 ms per workflow start.
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        max_cached_workflows=CACHED_WORKFLOWS,
+        sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
+        graceful_shutdown_timeout=GRACE,
+        max_concurrent_workflow_tasks=200,
+        max_concurrent_activities=100,
+        max_concurrent_local_activities=200,
+    )
+
+
+if __name__ == "__main__":
+    run_worker(main)

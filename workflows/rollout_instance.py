@@ -1,0 +1,216 @@
+"""One rollout engine on behalf of one run: start, pull, serve, sync, restart, give back.
+
+Started by the run, id `RUN/instance/rollout-0`; outlives the run's continue-as-new. Promises: the engine serves only
+after a version was pulled, verified and probed; a failed update leaves it paused and is repaired by a new pull or a
+restart, else the instance is quarantined; the engine is given back when the run is gone (L11).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from ..activities import signatures
+    from ..schemas.ids import rollout_queue
+    from ..schemas.messages.base import Message
+    from ..schemas.messages.rollout import InstanceCommand, InstanceState, PauseRequest, PullRequest
+    from ..schemas.messages.run import InstanceChanged, StartInstance
+    from . import settings
+
+_S = InstanceState
+LEGAL: dict[InstanceState, frozenset[InstanceState]] = {
+    _S.STARTING: frozenset({_S.PULLING, _S.STARTING, _S.QUARANTINED, _S.STOPPED}),
+    _S.PAUSING: frozenset({_S.PULLING, _S.STARTING, _S.QUARANTINED, _S.STOPPED}),
+    _S.PULLING: frozenset({_S.SERVING, _S.STARTING, _S.QUARANTINED, _S.STOPPED}),
+    _S.SERVING: frozenset({_S.PAUSING, _S.STARTING, _S.QUARANTINED, _S.STOPPED}),
+    _S.QUARANTINED: frozenset({_S.STOPPED}),
+    _S.STOPPED: frozenset(),
+}
+"""From each state, the states that may follow. Any failure leads back to STARTING until the budget is used up."""
+
+Request = TypeVar("Request", bound=Message)
+Result = TypeVar("Result")
+
+
+@workflow.defn
+class RolloutInstance:
+    @workflow.init
+    def __init__(self, start: StartInstance) -> None:
+        self._start = start
+        self._command = InstanceCommand(run_id=start.spec.run_id, instance=start.instance)
+        self._state = InstanceState.STARTING
+        self._target = start.version
+        self._version = -1
+        self._restarts = start.restarts
+        self._stopping = False
+
+    @workflow.run
+    async def run(self, start: StartInstance) -> str:
+        while not self._stopping:
+            try:
+                await self._serve()
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                await self._failed(error)
+        await self._give_back()
+        return self._state.value
+
+    @workflow.signal
+    def sync(self, version: int) -> None:
+        """Serve this version or a newer one as soon as possible. An older number changes nothing."""
+        self._target = max(self._target, version)
+
+    @workflow.signal
+    def stop(self) -> None:
+        """Shut the engine down and give the instance back."""
+        self._stopping = True
+
+    @workflow.query
+    def status(self) -> InstanceChanged:
+        return InstanceChanged(instance=self._start.instance, state=self._state, version=self._version)
+
+    # --- the life of the engine --------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        """Bring the engine up and keep it in step with the run, until `stop` or a failure."""
+        await self._call(signatures.start_engine, self._start.spec, "start engine", self._start_patience)
+        await self._pull()
+        hold = asyncio.create_task(self._hold())
+        try:
+            while not self._stopping:
+                await workflow.wait_condition(lambda: self._stopping or self._behind or hold.done())
+                if hold.done():
+                    hold.result()
+                elif self._behind and not self._stopping:
+                    await self._sync()
+                    self._roll_over_if_long(hold)
+        finally:
+            hold.cancel()
+
+    async def _sync(self) -> None:
+        self._to(InstanceState.PAUSING)
+        request = PauseRequest(**self._command.model_dump(), interrupt=self._start.interrupt)
+        await self._call(signatures.pause, request, "pause: interrupt" if request.interrupt else "pause: drain")
+        await self._pull()
+
+    async def _pull(self) -> None:
+        """Load the newest version asked for, then admit requests. The engine is paused before, and after a failure."""
+        version = self._target
+        self._to(InstanceState.PULLING)
+        request = PullRequest(**self._command.model_dump(), version=version)
+        await self._call(signatures.pull_weights, request, f"pull v{version}", attempts=settings.PULL_ATTEMPTS)
+        await self._call(signatures.resume, self._command, f"serve v{version}")
+        self._version = version
+        self._to(InstanceState.SERVING)
+        await self._tell_run()
+
+    async def _hold(self) -> None:
+        """The lease on the engine: fails within seconds when the host or the engine dies, and asks once a minute
+        whether the run still exists."""
+        while True:
+            try:
+                await self._call(
+                    signatures.hold_engine, self._command, "engine is alive", settings.LEASE, attempts=settings.ONCE
+                )
+            except ActivityError as error:
+                if not _lease_ran_out(error):
+                    raise
+            await self._tell_run()
+
+    async def _failed(self, error: ActivityError) -> None:
+        reason = _reason(error)
+        self._restarts += 1
+        self._version = -1
+        out_of_budget = self._restarts > settings.RESTART_BUDGET
+        self._to(InstanceState.QUARANTINED if out_of_budget else InstanceState.STARTING)
+        await self._tell_run(reason)
+        if out_of_budget:
+            await workflow.wait_condition(lambda: self._stopping)
+        else:
+            await workflow.sleep(min(2.0**self._restarts, 30.0))
+
+    async def _give_back(self) -> None:
+        try:
+            await self._call(signatures.release_engine, self._command, "release", settings.LEASE)
+        except ActivityError as error:
+            workflow.logger.warning("%s was not given back: %s", self._start.instance, _reason(error))
+        self._to(InstanceState.STOPPED)
+
+    def _roll_over_if_long(self, hold: "asyncio.Task[None]") -> None:
+        if workflow.info().is_continue_as_new_suggested():
+            hold.cancel()
+            workflow.continue_as_new(
+                self._start.model_copy(update={"version": self._target, "restarts": self._restarts})
+            )
+
+    # --- helpers -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _behind(self) -> bool:
+        return self._target > self._version
+
+    @property
+    def _start_patience(self) -> timedelta:
+        return timedelta(seconds=self._start.start_timeout_s)
+
+    def _to(self, state: InstanceState) -> None:
+        if state not in LEGAL[self._state] and state is not self._state:
+            raise ApplicationError(
+                f"{self._start.instance}: {self._state} -> {state} is not allowed",
+                type="InvariantViolated",
+                non_retryable=True,
+            )
+        self._state = state
+        workflow.set_current_details(f"**{state}** v{self._version}, target v{self._target}, restarts {self._restarts}")
+
+    async def _tell_run(self, reason: str = "") -> None:
+        changed = InstanceChanged(
+            instance=self._start.instance, state=self._state, version=self._version, reason=reason[:500]
+        )
+        run = workflow.get_external_workflow_handle(self._start.run_workflow_id)
+        try:
+            await run.signal("instance_changed", changed)
+        except ApplicationError:
+            # The run is closed: nobody will ever ask for this engine again.
+            self._stopping = True
+
+    async def _call(
+        self,
+        activity: Callable[[Request], Awaitable[Result]],
+        request: Request,
+        summary: str,
+        patience: timedelta = settings.WEIGHTS_PATIENCE,
+        attempts: RetryPolicy = settings.QUICK,
+    ) -> Result:
+        return await workflow.execute_activity(
+            activity,
+            request,
+            task_queue=rollout_queue(self._start.instance),
+            summary=f"{summary} · {self._start.instance}",
+            schedule_to_close_timeout=patience,
+            heartbeat_timeout=settings.HEARTBEAT,
+            retry_policy=attempts,
+        )
+
+
+def _lease_ran_out(error: ActivityError) -> bool:
+    from temporalio.exceptions import TimeoutError as ActivityTimeout
+    from temporalio.exceptions import TimeoutType
+
+    cause = error.cause
+    return isinstance(cause, ActivityTimeout) and cause.type in {
+        TimeoutType.SCHEDULE_TO_CLOSE,
+        TimeoutType.START_TO_CLOSE,
+    }
+
+
+def _reason(error: ActivityError) -> str:
+    cause = error.cause
+    kind = cause.type if isinstance(cause, ApplicationError) and cause.type else type(cause).__name__
+    return f"{error.activity_type}: {kind}: {cause}"

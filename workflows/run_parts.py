@@ -1,0 +1,264 @@
+"""The calls a run makes to other parts: one function per call, with its queue, summary and patience.
+
+Keeps `TrainingRun` readable: what happens there, how it is called here.
+"""
+
+import asyncio
+import builtins
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import SearchAttributePair, TypedSearchAttributes
+from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError, TimeoutError, TimeoutType
+from temporalio.workflow import ParentClosePolicy
+
+with workflow.unsafe.imports_passed_through():
+    from ..activities import signatures
+    from ..schemas.config import RunConfig
+    from ..schemas.ids import (
+        CPU_QUEUE,
+        TRAINER_QUEUE,
+        GroupId,
+        InstanceId,
+        RunId,
+        Version,
+        evaluation_workflow,
+        instance_id,
+        instance_workflow,
+    )
+    from ..schemas.messages.data import Admission, AdmitRequest
+    from ..schemas.messages.rollout import EngineSpec, InstanceState, Sampling
+    from ..schemas.messages.run import (
+        CancelGroups,
+        InstanceChanged,
+        RunStatus,
+        StartEvaluation,
+        StartInstance,
+    )
+    from ..schemas.messages.training import OpenTrainerRequest, StepRequest
+    from ..schemas.seeds import run_seed
+    from . import settings
+    from .evaluation import Evaluation
+    from .rollout_instance import RolloutInstance
+    from .search import RUN, STATE, STEP
+
+EVALUATION_CONCURRENCY = 64
+
+
+def attributes(run: RunId, step: int | None = None) -> TypedSearchAttributes:
+    pairs: list[SearchAttributePair[Any]] = [SearchAttributePair(RUN, run), SearchAttributePair(STATE, "running")]
+    if step is not None:
+        pairs.append(SearchAttributePair(STEP, step))
+    return TypedSearchAttributes(pairs)
+
+
+async def admit(run: RunId, config: dict[str, object]) -> Admission:
+    request = AdmitRequest(run_id=run, config=config, workflow_run_id=workflow.info().first_execution_run_id)
+    return await workflow.execute_activity(
+        signatures.admit_run,
+        request,
+        task_queue=CPU_QUEUE,
+        summary="check configuration, data, model and reward",
+        start_to_close_timeout=timedelta(minutes=30),
+        schedule_to_start_timeout=timedelta(minutes=5),
+        retry_policy=settings.SCORE_ATTEMPTS,
+    )
+
+
+async def open_trainer(run: RunId, config: RunConfig) -> None:
+    limit = timedelta(seconds=config.psrl.deployment.start_timeout_s)
+    try:
+        await workflow.execute_activity(
+            signatures.open_trainer,
+            OpenTrainerRequest(run_id=run),
+            task_queue=TRAINER_QUEUE,
+            summary="load the model, publish v0",
+            schedule_to_close_timeout=limit,
+            heartbeat_timeout=settings.TRAIN_HEARTBEAT,
+            retry_policy=settings.QUICK,
+        )
+    except ActivityError as error:
+        if isinstance(error.cause, TimeoutError) and error.cause.type is TimeoutType.SCHEDULE_TO_CLOSE:
+            raise _never_came_up("the trainer", limit, "its log is trainer.log under the stack's home") from error
+        raise
+
+
+async def close_trainer(run: RunId) -> None:
+    await workflow.execute_activity(
+        signatures.close_trainer,
+        OpenTrainerRequest(run_id=run),
+        task_queue=TRAINER_QUEUE,
+        summary="free the trainer",
+        schedule_to_close_timeout=settings.LEASE,
+        heartbeat_timeout=settings.TRAIN_HEARTBEAT,
+        retry_policy=settings.QUICK,
+    )
+
+
+async def save_checkpoint(run: RunId, version: Version) -> None:
+    await workflow.execute_activity(
+        signatures.checkpoint,
+        StepRequest(run_id=run, buffer=version - 1),
+        task_queue=TRAINER_QUEUE,
+        summary=f"checkpoint of v{version}",
+        schedule_to_close_timeout=settings.TRAIN_PATIENCE,
+        heartbeat_timeout=settings.TRAIN_HEARTBEAT,
+        retry_policy=settings.QUICK,
+    )
+
+
+def instances_of(config: RunConfig) -> list[InstanceId]:
+    return [instance_id(number) for number in range(config.psrl.deployment.n_rollout_instances)]
+
+
+async def start_instances(run: RunId, config: RunConfig, version: Version) -> None:
+    for instance in instances_of(config):
+        await workflow.start_child_workflow(
+            RolloutInstance.run,
+            StartInstance(
+                run_workflow_id=workflow.info().workflow_id,
+                instance=instance,
+                spec=_engine_spec(run, config),
+                version=version,
+                interrupt=config.psrl.rollout_coordination.partial_rollout.enable,
+                start_timeout_s=config.psrl.deployment.start_timeout_s,
+            ),
+            id=instance_workflow(run, instance),
+            parent_close_policy=ParentClosePolicy.ABANDON,
+            static_summary=f"{instance} for {run}",
+            search_attributes=attributes(run),
+        )
+
+
+async def first_instance(known: Mapping[InstanceId, InstanceChanged], config: RunConfig) -> None:
+    """Wait until one instance serves; the others may follow. Fails naming every instance that did not come up."""
+    limit = config.psrl.deployment.start_timeout_s
+    names = instances_of(config)
+    try:
+        await workflow.wait_condition(
+            lambda: (
+                any(c.state is InstanceState.SERVING for c in known.values())
+                or (len(known) == len(names) and all(c.state is InstanceState.QUARANTINED for c in known.values()))
+            ),
+            timeout=limit,
+        )
+    except builtins.TimeoutError as error:
+        states = ", ".join(f"{n} ({_state_of(known.get(n))})" for n in names)
+        raise _never_came_up(states, timedelta(seconds=limit), "their logs are rollout-*.log") from error
+
+
+def _state_of(changed: InstanceChanged | None) -> str:
+    return "no report" if changed is None else f"{changed.state}: {changed.reason or 'no reason given'}"
+
+
+async def sync_instances(run: RunId, config: RunConfig, version: Version) -> None:
+    await _signal_instances(run, config, "sync", version)
+
+
+async def stop_instances(run: RunId, config: RunConfig) -> None:
+    await _signal_instances(run, config, "stop")
+
+
+async def _signal_instances(run: RunId, config: RunConfig, name: str, *args: object) -> None:
+    """An instance that has ended needs no signal."""
+
+    async def one(instance: InstanceId) -> None:
+        handle = workflow.get_external_workflow_handle(instance_workflow(run, instance))
+        try:
+            await handle.signal(name, args=args)
+        except ApplicationError as error:
+            workflow.logger.warning("%s took no signal %s: %s", instance, name, error)
+
+    await asyncio.gather(*(one(instance) for instance in instances_of(config)))
+
+
+async def start_evaluation(run: RunId, config: RunConfig, version: Version) -> None:
+    rollout, reward = config.rollout, config.reward
+    await workflow.start_child_workflow(
+        Evaluation.run,
+        StartEvaluation(
+            run_id=run,
+            run_workflow_id=workflow.info().workflow_id,
+            version=version,
+            samples=rollout.val.n,
+            sampling=Sampling(temperature=rollout.val.temperature, max_tokens=config.data.max_response_length),
+            base_seed=run_seed(config.trainer.seed),
+            concurrency=EVALUATION_CONCURRENCY,
+            timeout_s=config.psrl.group_timeout_s,
+            reward_timeout_s=reward.timeout_s * reward.max_attempts + 30,
+        ),
+        id=evaluation_workflow(run, version),
+        parent_close_policy=ParentClosePolicy.ABANDON,
+        static_summary=f"validation at v{version}",
+        search_attributes=attributes(run, step=version),
+    )
+
+
+async def cancel_groups(run: RunId, groups: tuple[GroupId, ...], reason: str) -> None:
+    for at in range(0, len(groups), settings.DISPATCH_WAVE):
+        wave = groups[at : at + settings.DISPATCH_WAVE]
+        await workflow.execute_activity(
+            signatures.cancel_groups,
+            CancelGroups(run_id=run, groups=wave, reason=reason),
+            summary=f"give up {len(wave)} groups: {reason}",
+            start_to_close_timeout=settings.LEASE,
+            schedule_to_close_timeout=settings.STORE_PATIENCE,
+            retry_policy=settings.QUICK,
+        )
+
+
+async def record(status: RunStatus) -> None:
+    await workflow.execute_activity(
+        signatures.record_run,
+        status,
+        summary=f"run is {status.phase}",
+        start_to_close_timeout=settings.SHORT,
+        schedule_to_close_timeout=settings.STORE_PATIENCE,
+        retry_policy=settings.QUICK,
+    )
+
+
+async def within(condition: Callable[[], bool], limit_s: float, what: str) -> None:
+    """Raises when `condition` does not hold within the limit; names what was waited for (L11)."""
+    try:
+        await workflow.wait_condition(condition, timeout=limit_s)
+    except builtins.TimeoutError as error:
+        raise ApplicationError(
+            f"{what} did not end within {limit_s:.0f} s", type="Unreachable", non_retryable=True
+        ) from error
+
+
+def explain(error: BaseException) -> str:
+    """The innermost cause that says something: what a person needs first."""
+    while isinstance(error, ActivityError | ChildWorkflowError) and error.cause is not None:
+        error = error.cause
+    return str(error)[:2000]
+
+
+def _engine_spec(run: RunId, config: RunConfig) -> EngineSpec:
+    rollout, psrl = config.rollout, config.psrl
+    return EngineSpec(
+        run_id=run,
+        model_path=config.model.path,
+        dtype=rollout.dtype.value,
+        kv_cache_bytes=int(rollout.kv_cache_gb * 1e9),
+        block_size=rollout.block_size,
+        max_model_len=config.context_tokens,
+        max_num_seqs=psrl.rollout_coordination.routing_strategy.max_concurrent_seqs_per_instance,
+        enforce_eager=rollout.enforce_eager,
+        trust_remote_code=config.model.trust_remote_code,
+        weight_probe_tolerance=rollout.weight_probe_tolerance,
+        flush_tokens=psrl.flush_tokens,
+        flush_interval_s=psrl.flush_interval_s,
+        seed=config.trainer.seed,
+    )
+
+
+def _never_came_up(part: str, limit: timedelta, hint: str) -> ApplicationError:
+    return ApplicationError(
+        f"{part} did not come up within {limit.total_seconds():.0f} s (psrl.deployment.start_timeout_s); {hint}",
+        type="Unreachable",
+        non_retryable=True,
+    )

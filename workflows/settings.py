@@ -1,0 +1,47 @@
+"""Timeouts and retry policies of every activity call, in one place.
+
+Two clocks matter: a heartbeat timeout says how soon a dead process is noticed (seconds), a schedule-to-close timeout
+says how long the caller is willing to wait in all (L11: every wait has an owner that can time out).
+"""
+
+from datetime import timedelta
+
+from temporalio.common import RetryPolicy
+
+SHORT = timedelta(seconds=10)
+"""Start-to-close of activities that make one database or coordinator call."""
+STORE_PATIENCE = timedelta(minutes=30)
+"""How long a run waits for PostgreSQL to come back before it fails."""
+HEARTBEAT = timedelta(seconds=10)
+"""A process that missed heartbeats for so long is taken for dead."""
+TRAIN_HEARTBEAT = timedelta(seconds=30)
+TRAIN_PATIENCE = timedelta(hours=12)
+"""One trainer stage, restarts of the trainer included."""
+WEIGHTS_PATIENCE = timedelta(minutes=30)
+LEASE = timedelta(seconds=60)
+"""How often an instance makes sure that its run still exists."""
+SWEEP = timedelta(seconds=60)
+"""How often a run looks for groups that are past their deadline."""
+POLL_START = timedelta(seconds=20)
+"""A host that does not pick up a task within this time is gone: the trajectory is routed elsewhere."""
+
+QUICK = RetryPolicy(
+    initial_interval=timedelta(milliseconds=200), backoff_coefficient=2, maximum_interval=timedelta(seconds=5)
+)
+"""Idempotent calls that are repeated until their schedule-to-close timeout."""
+ONCE = RetryPolicy(maximum_attempts=1)
+"""The workflow itself decides what a failure means (generation is routed anew, not repeated on a dead host)."""
+SCORE_ATTEMPTS = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_attempts=5)
+"""Of the scoring task as a whole: the reward's own attempts are counted inside it."""
+PULL_ATTEMPTS = RetryPolicy(
+    initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10), maximum_attempts=10
+)
+
+DISPATCH_WAVE = 32
+"""Groups started by one activity call: bounded waves keep the server responsive."""
+DISPATCH_RETRY_S = 1.0
+"""Pause before the coordinator is asked again when no instance has room (Temporal timers are no finer)."""
+ROUTE_RETRY_S = 1.0
+"""Pause before a trajectory that found no place asks again."""
+RESTART_BUDGET = 5
+"""Engine restarts of one instance before it is quarantined."""
