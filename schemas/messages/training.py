@@ -49,6 +49,8 @@ class LogProbStats(Message):
     """mean(exp(d) - 1 - d) with d = old - rollout: the k3 estimate of KL(rollout || old)."""
     untrainable_tokens: int
     """Tokens whose engine log-prob is missing or not finite: masked out and counted."""
+    padding_share: float = 0.0
+    """Share of padding among the tokens that the trainer computes."""
     seconds: float
 
 

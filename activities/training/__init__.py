@@ -1,0 +1,1 @@
+"""Numerics of training: plain functions on tensors and lists, usable without Temporal and without a store."""

@@ -1,0 +1,71 @@
+"""A training batch in memory: sequences as sampled, and the table of the tokens that can be trained on."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SampledSequence:
+    """One trajectory: exactly the ids the engine saw and sampled (L5)."""
+
+    group: int
+    """Number of its group within the batch, from 0 in batch order."""
+    prompt_tokens: int
+    ids: Tensor
+    """int64, prompt and response."""
+    rollout: Tensor
+    """float32, the engine's log-prob of each response token; NaN where it gave none."""
+    reward: float | None
+    """None: failed or missing, which is not 0.0."""
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """The trainable tokens of a batch, sequence by sequence, one entry per token in every column.
+
+    Left out: tokens whose engine log-prob is missing or not finite (counted), and all tokens of sequences without a
+    reward.
+    """
+
+    sequence: Tensor
+    """int64, the sequence it belongs to."""
+    position: Tensor
+    """int64, its place in the sequence's ids; the model predicts it at the place before."""
+    target: Tensor
+    """int64, the sampled id."""
+    rollout: Tensor
+    """float32, the engine's log-prob."""
+    untrainable: int
+    """Tokens of rewarded sequences that were left out."""
+
+    def __len__(self) -> int:
+        return int(self.target.numel())
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    sequences: tuple[SampledSequence, ...]
+    """In order of (group, index)."""
+
+    @cached_property
+    def groups(self) -> int:
+        return 1 + max((s.group for s in self.sequences), default=-1)
+
+    @cached_property
+    def tokens(self) -> TokenTable:
+        columns: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        untrainable = 0
+        for number, sequence in enumerate(self.sequences):
+            if sequence.reward is None:
+                continue
+            known = sequence.rollout.isfinite().nonzero().squeeze(1)
+            untrainable += sequence.rollout.numel() - known.numel()
+            position = known + sequence.prompt_tokens
+            owner = torch.full_like(position, number)
+            columns.append((owner, position, sequence.ids[position], sequence.rollout[known]))
+        empty = torch.empty(0, dtype=torch.int64)
+        columns.append((empty, empty, empty, torch.empty(0)))
+        return TokenTable(*(torch.cat(column) for column in zip(*columns, strict=True)), untrainable)

@@ -1,0 +1,63 @@
+"""The policy loss, token by token. Every argument holds one entry per trained token of a mini-batch, in one flat
+dimension: there is no padding and no mask, so nothing masked can leak.
+
+A mini-batch's loss is `sum(aggregation_weights * token_loss)`. The weights are fixed before the mini-batch is cut into
+micro-batches, so the sum of the micro-batches' losses and gradients is exactly that of the whole.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...schemas.config import LossAggregation
+
+MAX_LOG_RATIO = 20.0
+"""Log-ratios are cut here before `exp`: e^20 is far outside every clip range, and e^89 is infinite in float32."""
+
+
+class PolicyLoss(NamedTuple):
+    loss: Tensor
+    """-min(r A, clip(r) A), before importance weights."""
+    ratio: Tensor
+    """exp(new - old)."""
+    clipped: Tensor
+    """Whether the clip took effect: the token then has no gradient."""
+
+
+def policy_loss(
+    new: Tensor, old: Tensor, advantages: Tensor, clip_ratio_low: float, clip_ratio_high: float
+) -> PolicyLoss:
+    """Clipped surrogate (arXiv:1707.06347, eq. 7) with two clip ranges (arXiv:2503.14476)."""
+    ratio = (new - old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    plain = -advantages * ratio
+    held = -advantages * ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
+    return PolicyLoss(torch.maximum(plain, held), ratio.detach(), (held > plain).detach())
+
+
+def importance_weights(old: Tensor, rollout: Tensor, threshold: float) -> Tensor:
+    """min(exp(old - rollout), threshold): truncated importance sampling between trainer and engine (constant in the
+    gradient). Exactly 1 where the engine gave no finite log-prob; such tokens are counted and not trained."""
+    gap = torch.nan_to_num(old - rollout, nan=0.0, posinf=0.0, neginf=0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return gap.exp().clamp(max=threshold).detach()
+
+
+def k3(new: Tensor, reference: Tensor) -> Tensor:
+    """exp(d) - 1 - d with d = reference - new: an unbiased, never negative estimate of KL(new || reference)
+    (http://joschu.net/blog/kl-approx.html)."""
+    gap = (reference - new).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return gap.exp() - 1 - gap
+
+
+def aggregation_units(sequences: Tensor, mode: LossAggregation) -> int:
+    """What the loss is a mean over: trained tokens, or sequences with at least one trained token. `sequences` tells
+    for every token whose it is. Several ranks add their units before `aggregation_weights` uses the total."""
+    return sequences.numel() if mode is LossAggregation.TOKEN_MEAN else int(sequences.unique().numel())
+
+
+def aggregation_weights(sequences: Tensor, mode: LossAggregation, units: int) -> Tensor:
+    """Factor of every token's loss; `units` is the mini-batch's total of `aggregation_units`."""
+    if mode is not LossAggregation.SEQ_MEAN_TOKEN_MEAN:
+        return torch.full(sequences.shape, 1.0 / units, device=sequences.device)
+    _, owner, tokens = sequences.unique(return_inverse=True, return_counts=True)
+    return (1.0 / (units * tokens))[owner]
