@@ -1,4 +1,4 @@
-"""What every Temporal server of ours is told at its start: the local stack, the tests and the operator's notes share it."""
+"""What every Temporal server of ours is told at its start: the local stack and the tests share it."""
 
 SEARCH_ATTRIBUTES: dict[str, str] = {
     "RlRun": "Keyword",

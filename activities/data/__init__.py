@@ -1,0 +1,1 @@
+"""Prompts: read, checked, ordered and drawn; and the admission of a run."""

@@ -1,0 +1,120 @@
+"""Admission: everything that can be known to be wrong with a run is refused here, before any part works for it."""
+
+import asyncio
+from typing import NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from temporalio import activity
+
+from ...schemas.config import RunConfig, parse_config
+from ...schemas.errors import ConfigError, DataError, RunExists
+from ...schemas.ids import RUN_ID_PATTERN
+from ...schemas.messages.data import Admission, AdmitRequest
+from ...schemas.messages.run import RunPhase
+from ...schemas.tables import Run
+from ..boundary import boundary
+from ..heartbeat import heartbeating
+from ..rewards.load import load_reward
+from .dataset import Dataset, DatasetCache
+from .model_dir import check_model
+
+
+class Checked(NamedTuple):
+    config: RunConfig
+    dataset: Dataset
+    total_steps: int
+
+
+class Admit:
+    """`instances` is how many rollout instances the stack has; null leaves the number unchecked."""
+
+    def __init__(self, engine: AsyncEngine, datasets: DatasetCache, instances: int | None) -> None:
+        self._engine = engine
+        self._datasets = datasets
+        self._instances = instances
+
+    @activity.defn(name="admit_run")
+    @boundary
+    async def admit_run(self, request: AdmitRequest) -> Admission:
+        """Idempotent per workflow run: a repeated call answers from the row that the first one wrote."""
+        if not RUN_ID_PATTERN.fullmatch(request.run_id):
+            raise ConfigError(
+                f"run id {request.run_id!r} is not usable; allowed: up to 100 of letters, digits, '.', '_', '-', "
+                "the first a letter or digit"
+            )
+        async with self._engine.connect() as connection:
+            stored = await _stored(connection, request)
+        if stored is not None:
+            return stored
+        # Reading and tokenising may take minutes; in a thread, so that this process stays responsive.
+        async with heartbeating():
+            checked = await asyncio.to_thread(self._check, request)
+        async with self._engine.begin() as connection:
+            await connection.execute(insert(Run).values(_row(request, checked)).on_conflict_do_nothing())
+            admitted = await _stored(connection, request)
+        assert admitted is not None
+        return admitted
+
+    def _check(self, request: AdmitRequest) -> Checked:
+        config = parse_config(request.config)
+        self._check_instances(config)
+        check_model(config)
+        load_reward(config.reward.function)
+        dataset = self._datasets.load(config)
+        return Checked(config, dataset, total_steps(config, len(dataset.train)))
+
+    def _check_instances(self, config: RunConfig) -> None:
+        wanted = config.psrl.deployment.n_rollout_instances
+        if self._instances is not None and wanted > self._instances:
+            raise ConfigError(
+                f"psrl.deployment.n_rollout_instances={wanted}, but this stack has {self._instances}; "
+                f"allowed: 1 to {self._instances}, or start a larger stack"
+            )
+
+
+def total_steps(config: RunConfig, prompts: int) -> int:
+    """Whole batches only: prompts that do not fill the last one are not trained on. Raises `DataError` for none."""
+    epochs, batch = config.trainer.total_epochs, config.psrl.staleness_buffer_entries
+    by_data = epochs * prompts // batch
+    if by_data < 1:
+        raise DataError(
+            f"psrl.staleness_buffer_entries={batch} is more than the data: data.train_files hold {prompts} usable "
+            f"prompts, for trainer.total_epochs={epochs}; allowed: at most {epochs * prompts}"
+        )
+    return min(by_data, config.trainer.total_training_steps or by_data)
+
+
+def _row(request: AdmitRequest, checked: Checked) -> dict[str, object]:
+    return {
+        "run_id": request.run_id,
+        "workflow_run_id": request.workflow_run_id,
+        "config": checked.config.model_dump(mode="json"),
+        "total_steps": checked.total_steps,
+        "prompts": len(checked.dataset.train),
+        "skipped_too_long": checked.dataset.skipped_too_long,
+        "validation_prompts": len(checked.dataset.validation),
+        "data_fingerprint": checked.dataset.fingerprint,
+        "phase": RunPhase.ADMITTING.value,
+    }
+
+
+async def _stored(connection: AsyncConnection, request: AdmitRequest) -> Admission | None:
+    """The admission of this workflow run. Raises `RunExists` when the id belongs to another one."""
+    row = (await connection.execute(select(Run.__table__).where(Run.run_id == request.run_id))).one_or_none()
+    if row is None:
+        return None
+    if row.workflow_run_id != request.workflow_run_id:
+        raise RunExists(
+            f"run id {request.run_id!r} is already used by a run created {row.created_at:%Y-%m-%d %H:%M %Z} "
+            f"({row.phase}); start this one under another id"
+        )
+    return Admission(
+        config=row.config,
+        total_steps=row.total_steps,
+        prompts=row.prompts,
+        skipped_too_long=row.skipped_too_long,
+        validation_prompts=row.validation_prompts,
+        data_fingerprint=row.data_fingerprint,
+    )

@@ -1,0 +1,150 @@
+"""The usable prompts of a run, tokenised, with the fingerprint that ties a run to the bytes it was admitted with."""
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+from ...schemas.config import RunConfig
+from ...schemas.errors import DataError
+from ..store.codec import encode_ids
+from .prompt import RenderedPrompt, render
+from .rows import Row, read_rows
+from .tokenizer import Tokenizer, load_tokenizer, tokenizer_files
+
+TOKENIZE_BATCH = 512
+"""Rows tokenised in one call: fast tokenizers work in parallel within a call."""
+KEPT_DATASETS = 4
+"""Loaded data sets one process keeps."""
+
+
+class Prompt(NamedTuple):
+    """One usable row."""
+
+    row: int
+    """Number of the row, counted over all files from 0; skipped rows count too."""
+    ids: bytes
+    """Encoded by the store's codec."""
+    text: str
+    data_source: str
+    ground_truth: Any
+    extra: dict[str, Any]
+
+
+class Dataset(NamedTuple):
+    train: tuple[Prompt, ...]
+    validation: tuple[Prompt, ...]
+    skipped_too_long: int
+    """Training rows left out because their prompt is longer than data.max_prompt_length."""
+    fingerprint: str
+
+
+class DatasetCache:
+    """Loaded data sets by fingerprint. Safe to call from several threads: a data set is loaded once."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._kept: OrderedDict[str, Dataset] = OrderedDict()
+
+    def load(self, config: RunConfig) -> Dataset:
+        """The data set the files hold now."""
+        with self._lock:
+            dataset = self._kept.get(fingerprint(config)) or load_dataset(config)
+            self._keep(dataset)
+            return dataset
+
+    def admitted(self, config: RunConfig, wanted: str) -> Dataset:
+        """The data set a run was admitted with. Raises `DataError` when it is not in memory and the files have changed
+        since: the position in the data would mean other prompts."""
+        with self._lock:
+            found = self._kept.get(wanted)
+            if found is None:
+                found = load_dataset(config)
+                if found.fingerprint != wanted:
+                    raise DataError(
+                        "data.train_files, data.val_files or the tokenizer of model.path have changed since the run "
+                        f"was admitted (fingerprint {found.fingerprint[:12]}, was {wanted[:12]}): restore them, or "
+                        f"start a new run; files: {', '.join(config.data.train_files + config.data.val_files)}"
+                    )
+            self._keep(found)
+            return found
+
+    def _keep(self, dataset: Dataset) -> None:
+        self._kept[dataset.fingerprint] = dataset
+        self._kept.move_to_end(dataset.fingerprint)
+        while len(self._kept) > KEPT_DATASETS:
+            self._kept.popitem(last=False)
+
+
+def load_dataset(config: RunConfig) -> Dataset:
+    """Read and check every file. Raises `DataError` or `ModelError`."""
+    tokenizer = load_tokenizer(config.model.path, config.model.trust_remote_code)
+    train, skipped = _load(config, "data.train_files", config.data.train_files, tokenizer)
+    validation: list[Prompt] = []
+    if config.data.val_files:
+        validation, _ = _load(config, "data.val_files", config.data.val_files, tokenizer)
+    return Dataset(tuple(train), tuple(validation[: config.data.val_max_samples]), skipped, fingerprint(config))
+
+
+def fingerprint(config: RunConfig) -> str:
+    """Over the bytes of every data file in order, the tokenizer's files, and the settings that choose among rows."""
+    data = config.data
+    digest = hashlib.sha256()
+    settings = [data.prompt_key, data.max_prompt_length, data.val_max_samples, len(data.train_files)]
+    digest.update(json.dumps(settings).encode())
+    files = [("data.train_files", Path(name)) for name in data.train_files]
+    files += [("data.val_files", Path(name)) for name in data.val_files]
+    files += [("model.path", file) for file in tokenizer_files(config.model.path)]
+    for key, file in files:
+        try:
+            with file.open("rb") as content:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
+        except OSError as error:
+            raise DataError(f"{key}: {file.absolute()} cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def _load(config: RunConfig, key: str, files: tuple[str, ...], tokenizer: Tokenizer) -> tuple[list[Prompt], int]:
+    """Usable prompts and the number of over-long ones."""
+    prompts: list[Prompt] = []
+    skipped = number = 0
+    rows = (row for name in files for row in read_rows(Path(name), key))
+    for rendered in _batches(rows, config.data.prompt_key, tokenizer):
+        for item, ids in zip(rendered, _tokenize(tokenizer, rendered), strict=True):
+            if not ids:
+                raise DataError(f"{item.place}: the prompt has no tokens")
+            if len(ids) > config.data.max_prompt_length:
+                skipped += 1
+            else:
+                prompts.append(
+                    Prompt(number, encode_ids(ids), item.text, item.data_source, item.ground_truth, item.extra)
+                )
+            number += 1
+    if not prompts:
+        raise DataError(
+            f"{key}: no usable prompt in {', '.join(files)}: {number} rows, {skipped} of them longer than "
+            f"data.max_prompt_length={config.data.max_prompt_length} tokens"
+        )
+    return prompts, skipped
+
+
+def _batches(rows: Iterable[Row], prompt_key: str, tokenizer: Tokenizer) -> Iterator[list[RenderedPrompt]]:
+    rendered = (render(row, prompt_key, tokenizer) for row in rows)
+    while batch := list(islice(rendered, TOKENIZE_BATCH)):
+        yield batch
+
+
+def _tokenize(tokenizer: Tokenizer, batch: list[RenderedPrompt]) -> list[list[int]]:
+    """Ids of each prompt. A data set rarely mixes the two kinds, so this is one call."""
+    ids: list[list[int]] = [[] for _ in batch]
+    for special in (True, False):
+        places = [place for place, item in enumerate(batch) if item.special_tokens is special]
+        if places:
+            encoded = tokenizer([batch[place].text for place in places], add_special_tokens=special)["input_ids"]
+            for place, found in zip(places, encoded, strict=True):
+                ids[place] = found
+    return ids

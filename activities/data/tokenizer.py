@@ -1,0 +1,54 @@
+"""The model's tokenizer: the `AutoTokenizer` of the model directory, the same for prompts, engine and trainer."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...schemas.errors import ModelError
+
+TOKENIZER_FILES = ("tokenizer*", "*.jinja", "chat_template*", "vocab*", "merges*", "special_tokens_map.json")
+"""Names of the files that decide how text becomes ids."""
+
+
+class Tokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that we use."""
+
+    chat_template: Any
+
+    def __call__(self, text: list[str], add_special_tokens: bool) -> Any: ...
+
+    def __len__(self) -> int: ...
+
+    def apply_chat_template(
+        self, conversation: list[dict[str, Any]], tokenize: bool, add_generation_prompt: bool
+    ) -> Any: ...
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool) -> str: ...
+
+
+def load_tokenizer(model_path: str, trust_remote_code: bool) -> Tokenizer:
+    """Raises `ModelError` when the directory holds none that loads. Never asks the network. Kept in memory until its
+    files change."""
+    stats = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in tokenizer_files(model_path))
+    return _load(model_path, trust_remote_code, stats)
+
+
+@lru_cache(maxsize=4)
+def _load(model_path: str, trust_remote_code: bool, stats: tuple[tuple[str, int, int], ...]) -> Tokenizer:
+    # Takes seconds to import; only processes that tokenise pay for it.
+    from transformers import AutoTokenizer
+
+    if not stats:
+        raise ModelError(f"model.path={model_path} has no tokenizer; expected tokenizer.json or tokenizer_config.json")
+    try:
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(
+            model_path, trust_remote_code=trust_remote_code, local_files_only=True
+        )
+    except Exception as error:  # the library raises anything on damaged files
+        raise ModelError(f"the tokenizer in model.path={model_path} does not load: {error}") from error
+    return tokenizer
+
+
+def tokenizer_files(model_path: str) -> list[Path]:
+    """The tokenizer's files, sorted by name."""
+    return sorted({file for pattern in TOKENIZER_FILES for file in Path(model_path).glob(pattern) if file.is_file()})

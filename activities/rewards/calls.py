@@ -1,0 +1,94 @@
+"""Calls of one reward function: bounded in number and time.
+
+Promises: a call that hangs costs nobody but itself. It cannot be stopped from outside, so it is abandoned and counted;
+past a limit further calls are refused rather than piling up threads.
+"""
+
+import asyncio
+import inspect
+import logging
+from typing import Any
+
+from ...schemas.errors import RewardFailed
+from .load import RewardFunction
+from .threads import LOOP_ANSWERS_WITHIN_S, LoopThread, call_in_thread
+
+log = logging.getLogger(__name__)
+
+
+class RewardCalls:
+    def __init__(self, function: RewardFunction, max_concurrency: int, timeout_s: float) -> None:
+        self._function = function
+        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(type(function), "__call__", None)  # noqa: B004  (an object whose __call__ is async)
+        )
+        self._room = asyncio.Semaphore(max_concurrency)
+        self._max_abandoned = max_concurrency
+        self._timeout_s = timeout_s
+        self._abandoned = 0
+        self._loop: LoopThread | None = None
+
+    @property
+    def abandoned(self) -> int:
+        """Calls past their limit that still run."""
+        return self._abandoned
+
+    async def call(self, argument: object) -> Any:
+        """What the function returns. Raises `RewardFailed` past the limit, and whatever the function raises."""
+        async with self._room:
+            if self._abandoned >= self._max_abandoned:
+                raise RewardFailed(
+                    f"{self._abandoned} earlier calls still run past reward.timeout_s={self._timeout_s:g}; no more are "
+                    "started until one of them ends"
+                )
+            if self._is_async:
+                return await self._call_async(argument)
+            return await self._call_sync(argument)
+
+    async def _call_sync(self, argument: object) -> Any:
+        result = call_in_thread(self._function, argument)
+        try:
+            if await self._finished(result):
+                return result.result()
+        finally:
+            self._abandon(result)
+        raise RewardFailed(self._late())
+
+    async def _call_async(self, argument: object) -> Any:
+        loop = self._loop = self._loop or LoopThread()
+        result = loop.submit(self._function, argument)
+        try:
+            if await self._finished(result):
+                return result.result()
+        finally:
+            result.cancel()
+        ping = loop.ping()
+        if (await asyncio.wait([ping], timeout=LOOP_ANSWERS_WITHIN_S))[0]:
+            raise RewardFailed(self._late())
+        self._replace(loop, ping)
+        raise RewardFailed(f"{self._late()}, and its event loop is blocked: an async reward must not block")
+
+    async def _finished(self, result: "asyncio.Future[Any]") -> bool:
+        done, _ = await asyncio.wait([result], timeout=self._timeout_s)
+        return bool(done)
+
+    def _replace(self, blocked: LoopThread, ping: "asyncio.Future[None]") -> None:
+        """Later calls get a new loop; several calls may find the same one blocked."""
+        if self._loop is blocked:
+            log.error("an async reward blocks its event loop for over %g s; it must be sync or await", self._timeout_s)
+            self._loop = None
+            self._abandon(ping)
+
+    def _abandon(self, result: "asyncio.Future[Any]") -> None:
+        if not result.done():
+            self._abandoned += 1
+            result.add_done_callback(self._returned)
+
+    def _returned(self, result: "asyncio.Future[Any]") -> None:
+        self._abandoned -= 1
+        if not result.cancelled():
+            # Read, or asyncio reports it as never retrieved.
+            result.exception()
+
+    def _late(self) -> str:
+        return f"no result within reward.timeout_s={self._timeout_s:g}"

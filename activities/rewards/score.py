@@ -1,0 +1,178 @@
+"""Scoring finished trajectories.
+
+Promises: a reward is computed until it is stored and then never again; a failure stays a failure (L10): the trajectory
+gets the status `failed` and no reward, never 0.0.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import func, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio import activity
+
+from ...schemas.config import RewardScope, RewardSection, RunConfig
+from ...schemas.errors import RewardFailed
+from ...schemas.messages.rewards import RewardSample, Score, ScoreOutcome, ScoreRequest, ScoreResult
+from ...schemas.tables import Trajectory
+from ..boundary import boundary
+from ..data.tokenizer import load_tokenizer
+from ..heartbeat import heartbeating
+from ..store.runs import AdmittedRuns
+from .calls import RewardCalls
+from .load import load_reward
+from .samples import Scorable, read_group, read_scorable, to_sample
+
+Value = TypeVar("Value")
+
+log = logging.getLogger(__name__)
+
+MAX_ERROR = 300
+"""Characters of a failure that are kept."""
+RETRY_PAUSE_S = 0.1
+"""Doubles with each attempt, up to MAX_PAUSE_S: what failed because a service was busy may succeed a little later."""
+MAX_PAUSE_S = 5.0
+
+
+class Rewards:
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._runs = AdmittedRuns()
+        self._calls: dict[tuple[str, int, float], RewardCalls] = {}
+
+    @activity.defn(name="score")
+    @boundary
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Heartbeats, so that it can be cancelled while a reward is slow."""
+        async with heartbeating():
+            async with self._engine.connect() as connection:
+                config = (await self._runs.get(connection, request.run_id)).config
+                group = await read_group(connection, request)
+                found = await read_scorable(connection, request)
+            open_items = [item for item in found if item.status == "finished"]
+            fresh = await self._compute(config, group, open_items) if open_items else []
+            if fresh:
+                await self._store(request, fresh)
+            computed = {score.index: score for score in fresh}
+            return ScoreResult(scores=tuple(computed.get(item.index) or _stored(item) for item in found))
+
+    async def _compute(self, config: RunConfig, group: Any, items: Sequence[Scorable]) -> list[Score]:
+        model = config.model
+        tokenizer = await asyncio.to_thread(load_tokenizer, model.path, model.trust_remote_code)
+        samples = [to_sample(group, item, tokenizer) for item in items]
+        indices = [item.index for item in items]
+        calls = self._calls_of(config.reward)
+        if config.reward.scope is RewardScope.GROUP:
+            return await score_group(calls, config.reward, indices, samples)
+        scores = [score_one(calls, config.reward, *pair) for pair in zip(indices, samples, strict=True)]
+        return list(await asyncio.gather(*scores))
+
+    def _calls_of(self, reward: RewardSection) -> RewardCalls:
+        """One per function and limits, shared by all activities of this process."""
+        key = (reward.function, reward.max_concurrency, reward.timeout_s)
+        if key not in self._calls:
+            self._calls[key] = RewardCalls(load_reward(reward.function), reward.max_concurrency, reward.timeout_s)
+        return self._calls[key]
+
+    async def _store(self, request: ScoreRequest, scores: Sequence[Score]) -> None:
+        """A trajectory that was aborted meanwhile keeps its status."""
+        async with self._engine.begin() as connection:
+            for score in scores:
+                await connection.execute(
+                    update(Trajectory)
+                    .where(
+                        Trajectory.run_id == request.run_id,
+                        Trajectory.group_id == request.group_id,
+                        Trajectory.index == score.index,
+                        Trajectory.status == "finished",
+                    )
+                    .values(
+                        status=score.outcome.value,
+                        reward=score.reward,
+                        reward_error=score.error,
+                        scored_at=func.clock_timestamp(),
+                    )
+                )
+
+
+async def score_one(calls: RewardCalls, reward: RewardSection, index: int, sample: RewardSample) -> Score:
+    """One call for one trajectory."""
+
+    async def attempt() -> float:
+        return number(await calls.call(sample))
+
+    try:
+        value = await _with_attempts(attempt, reward.max_attempts)
+    except RewardFailed as failure:
+        return Score(index=index, outcome=ScoreOutcome.FAILED, error=str(failure))
+    return Score(index=index, outcome=ScoreOutcome.SCORED, reward=value)
+
+
+async def score_group(
+    calls: RewardCalls, reward: RewardSection, indices: Sequence[int], samples: Sequence[RewardSample]
+) -> list[Score]:
+    """One call for all: every trajectory is scored, or every one fails."""
+
+    async def attempt() -> list[float]:
+        values = await calls.call(list(samples))
+        try:
+            values = list(values)
+        except TypeError as error:
+            raise RewardFailed(f"returned {_short(values)}; allowed: one number per sample") from error
+        if len(values) != len(samples):
+            raise RewardFailed(f"returned {len(values)} values for {len(samples)} samples")
+        return [number(value) for value in values]
+
+    try:
+        rewards = await _with_attempts(attempt, reward.max_attempts)
+    except RewardFailed as failure:
+        return [Score(index=index, outcome=ScoreOutcome.FAILED, error=str(failure)) for index in indices]
+    return [
+        Score(index=index, outcome=ScoreOutcome.SCORED, reward=value)
+        for index, value in zip(indices, rewards, strict=True)
+    ]
+
+
+async def _with_attempts(attempt: Callable[[], Awaitable[Value]], max_attempts: int) -> Value:
+    """Raises `RewardFailed` with the last failure, in one short line."""
+    for number_of_attempt in range(1, max_attempts + 1):
+        try:
+            return await attempt()
+        except Exception as error:  # the border to user code, which may raise anything
+            failure = _one_line(error)
+            log.warning("reward attempt %d of %d failed: %s", number_of_attempt, max_attempts, failure)
+            if number_of_attempt == max_attempts:
+                raise RewardFailed(failure) from error
+            await asyncio.sleep(min(RETRY_PAUSE_S * 2 ** (number_of_attempt - 1), MAX_PAUSE_S))
+    raise AssertionError("reward.max_attempts is at least 1")
+
+
+def number(value: object) -> float:
+    """The value as a finite number. Raises `RewardFailed` for anything else, text included."""
+    if hasattr(value, "__float__") or hasattr(value, "__index__"):
+        try:
+            result = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise RewardFailed(f"returned {_short(value)}, which is no number") from error
+        if math.isfinite(result):
+            return result
+    raise RewardFailed(f"returned {_short(value)}; allowed: one finite number")
+
+
+def _stored(item: Scorable) -> Score:
+    if item.status == ScoreOutcome.SCORED and item.reward is not None:
+        return Score(index=item.index, outcome=ScoreOutcome.SCORED, reward=item.reward)
+    return Score(index=item.index, outcome=ScoreOutcome.FAILED, error=item.reward_error or f"trajectory {item.status}")
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error) if isinstance(error, RewardFailed) else f"{type(error).__name__}: {error}"
+    return (text.strip().splitlines() or [type(error).__name__])[0][:MAX_ERROR]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,42 @@
+"""Rows of `runs`: what a run was admitted with, for the activities that act on its behalf."""
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ...schemas.config import RunConfig, parse_config
+from ...schemas.errors import RunUnknown
+from ...schemas.ids import RunId
+from ...schemas.tables import Run
+
+KEPT_RUNS = 32
+
+
+class AdmittedRun(NamedTuple):
+    config: RunConfig
+    data_fingerprint: str
+
+
+class AdmittedRuns:
+    """Reads runs; parses each configuration once, as a group's activities ask for it again and again."""
+
+    def __init__(self) -> None:
+        self._parsed: OrderedDict[tuple[str, str], RunConfig] = OrderedDict()
+
+    async def get(self, connection: AsyncConnection, run_id: RunId) -> AdmittedRun:
+        """Raises `RunUnknown`."""
+        found = (
+            await connection.execute(select(Run.workflow_run_id, Run.data_fingerprint).where(Run.run_id == run_id))
+        ).one_or_none()
+        if found is None:
+            raise RunUnknown(f"run {run_id!r} is not in the store; `psrl status` lists the runs that are")
+        # A run that was deleted and started anew under the same id has another workflow run id.
+        key = (run_id, found.workflow_run_id)
+        if key not in self._parsed:
+            values = await connection.scalar(select(Run.config).where(Run.run_id == run_id))
+            self._parsed[key] = parse_config(values or {})
+            while len(self._parsed) > KEPT_RUNS:
+                self._parsed.popitem(last=False)
+        return AdmittedRun(self._parsed[key], found.data_fingerprint)
