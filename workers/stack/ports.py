@@ -1,0 +1,73 @@
+"""Ports of a stack: chosen once, kept, and checked again at every start."""
+
+import socket
+from collections.abc import Callable, Mapping
+
+from ...schemas.errors import UserError
+from .parts import COORDINATOR, POSTGRES, TEMPORAL
+
+LOOPBACK = "127.0.0.1"
+TEMPORAL_UI = "temporal-ui"
+PREFERRED = {POSTGRES: 0, TEMPORAL: 7233, TEMPORAL_UI: 8233, COORDINATOR: 0}
+"""Temporal's own defaults when they are free: then the plain `temporal` command needs no address. 0 takes any."""
+
+
+def is_free(port: int) -> bool:
+    """Nobody listens there. Connections that an earlier server left in TIME_WAIT do not count."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def choose_ports(
+    wanted: Mapping[str, int], kept: Mapping[str, int], names: list[str], say: Callable[[str], None]
+) -> dict[str, int]:
+    """A free port for each name: the wanted one, else the kept one, else the preferred one, else any.
+
+    Raises `UserError` naming port and part when a wanted one is taken. A kept one that somebody took meanwhile is
+    replaced, and said so: nothing stored depends on it.
+    """
+    chosen: dict[str, int] = {}
+    for name in names:
+        if name in wanted:
+            chosen[name] = _demand(name, wanted[name], chosen)
+            continue
+        before = kept.get(name)
+        if before is not None and before not in chosen.values() and is_free(before):
+            chosen[name] = before
+            continue
+        chosen[name] = _any(name, set(chosen.values()) | set(wanted.values()))
+        if before is not None:
+            say(f"port {before} of {name} is taken by another process now: using {chosen[name]}")
+    return chosen
+
+
+def _demand(name: str, port: int, chosen: Mapping[str, int]) -> int:
+    option = f"--port-{name}"
+    for other, its_port in chosen.items():
+        if its_port == port:
+            raise UserError(f"{option}={port}: {other} has that port already; allowed: another port")
+    if not 0 < port < 65536:
+        raise UserError(f"{option}={port}; allowed: 1 to 65535")
+    if not is_free(port):
+        raise UserError(
+            f"{option}={port}: the port for {name} is taken by another process; allowed: a free port, "
+            "or leave the option out and one is picked"
+        )
+    return port
+
+
+def _any(name: str, avoid: set[int]) -> int:
+    preferred = PREFERRED[name]
+    if preferred and preferred not in avoid and is_free(preferred):
+        return preferred
+    while True:
+        with socket.socket() as probe:
+            probe.bind((LOOPBACK, 0))
+            port = int(probe.getsockname()[1])
+        if port not in avoid:
+            return port

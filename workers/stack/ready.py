@@ -1,0 +1,83 @@
+"""When is a part up? Each check answers why not, or nothing when the part is up."""
+
+import datetime
+from collections.abc import Awaitable, Callable
+
+import psycopg
+from sqlalchemy.engine import make_url
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
+
+from ...schemas.errors import PsrlError
+from ..coordinator.client import CoordinatorClient
+from .parts import Worker
+
+Check = Callable[[], Awaitable[str]]
+"""An empty answer means ready."""
+
+CALL_TIMEOUT_S = 5
+
+
+async def postgres(url: str, database: str | None = None) -> str:
+    """Accepts connections of our user."""
+    try:
+        connection = await psycopg.AsyncConnection.connect(_conninfo(url, database), connect_timeout=CALL_TIMEOUT_S)
+    except psycopg.OperationalError as error:
+        return str(error).strip().splitlines()[-1]
+    await connection.close()
+    return ""
+
+
+async def ensure_database(url: str, name: str) -> None:
+    """Create the database on our own server."""
+    async with await psycopg.AsyncConnection.connect(_conninfo(url, "postgres"), autocommit=True) as connection:
+        found = await connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
+        if await found.fetchone() is None:
+            await connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
+
+
+async def temporal(address: str, namespace: str) -> str:
+    try:
+        client = await Client.connect(address, namespace=namespace, data_converter=pydantic_data_converter)
+        await client.count_workflows()  # the namespace answers a little later than the port
+    except (RuntimeError, RPCError) as error:
+        return str(error)
+    return ""
+
+
+async def coordinator(address: str) -> str:
+    async with CoordinatorClient(address) as client:
+        try:
+            await client.fleet()
+        except PsrlError as error:
+            return str(error)
+    return ""
+
+
+async def polls(client: Client, worker: Worker, since: float) -> str:
+    """Somebody has polled the worker's queue since it was started. Pollers of a killed worker stay listed for minutes,
+    hence the time."""
+    kind = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW if worker.polls_workflows else TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
+    try:
+        answer = await client.workflow_service.describe_task_queue(
+            DescribeTaskQueueRequest(
+                namespace=client.namespace, task_queue=TaskQueue(name=worker.queue), task_queue_type=kind
+            ),
+            timeout=datetime.timedelta(seconds=CALL_TIMEOUT_S),
+        )
+    except RPCError as error:
+        return f"Temporal does not describe queue {worker.queue}: {error}"
+    if any(poller.last_access_time.ToMicroseconds() / 1e6 >= since for poller in answer.pollers):
+        return ""
+    return f"nobody polls its queue {worker.queue} yet"
+
+
+def _conninfo(url: str, database: str | None) -> str:
+    parsed = make_url(url).set(drivername="postgresql")
+    if database is not None:
+        parsed = parsed.set(database=database)
+    return parsed.render_as_string(hide_password=False)
