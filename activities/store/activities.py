@@ -1,0 +1,43 @@
+"""The activities that only touch the store; the orchestrator hosts them."""
+
+from collections.abc import Sequence
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio import activity
+
+from ...schemas.ids import GroupId, RunId
+from ...schemas.messages.run import EvaluationReport, RunStatus, StepReport
+from ...schemas.messages.training import BatchInfo, BatchRequest
+from ..boundary import boundary
+from .batches import record_batch
+from .groups import exit_status, mark_groups
+from .records import store_evaluation, store_run, store_step
+
+
+class StoreActivities:
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    @activity.defn(name="make_batch")
+    @boundary
+    async def make_batch(self, request: BatchRequest) -> BatchInfo:
+        return await record_batch(self._engine, request)
+
+    @activity.defn(name="record_step")
+    @boundary
+    async def record_step(self, request: StepReport) -> None:
+        await store_step(self._engine, request)
+
+    @activity.defn(name="record_evaluation")
+    @boundary
+    async def record_evaluation(self, request: EvaluationReport) -> None:
+        await store_evaluation(self._engine, request)
+
+    @activity.defn(name="record_run")
+    @boundary
+    async def record_run(self, request: RunStatus) -> None:
+        await store_run(self._engine, request)
+
+    async def mark_groups(self, run_id: RunId, groups: Sequence[GroupId], reason: str) -> None:
+        """The store's half of `cancel_groups`."""
+        await mark_groups(self._engine, run_id, groups, exit_status(reason), reason)

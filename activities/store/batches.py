@@ -1,0 +1,188 @@
+"""Consume in the store: which trajectories a buffer trains on.
+
+Promises: a batch is recorded wholly or not at all; the same buffer asked for again gives the same batch; a member has a
+reward (a failed or aborted trajectory is never one); a trajectory in two batches (L2) or outside its bound (L1) is
+refused by the database itself, and reported as `InvariantViolated`.
+"""
+
+from typing import Any
+
+from psycopg.errors import IntegrityError as PostgresRefusal
+from sqlalchemy import TextClause, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from ...schemas.errors import InvariantViolated, RunUnknown
+from ...schemas.ids import RunId
+from ...schemas.messages.data import Purpose
+from ...schemas.messages.training import BatchInfo, BatchRequest
+from ...schemas.tables import Batch, Group, Run
+from .groups import LIVE, mark_groups_on
+
+BROKEN_PROMISE = {
+    "pk_batch_members": "L2: a trajectory would be trained on twice",
+    "ck_batch_members_staleness_bound": "L1: a group would be trained on outside its staleness bound",
+}
+"""What a refusal of the database means, by the name of the constraint."""
+
+INSERT_MEMBERS: TextClause = text(
+    """
+    INSERT INTO batch_members (run_id, group_id, index, buffer, version_tag, staleness)
+    SELECT ranked.run_id, ranked.group_id, ranked.index, :buffer, ranked.version_tag, :staleness
+    FROM (
+        SELECT t.run_id, t.group_id, t.index, g.version_tag,
+               row_number() OVER (PARTITION BY t.group_id ORDER BY t.scored_at, t.index) AS place
+        FROM trajectories t JOIN groups g USING (run_id, group_id)
+        WHERE t.run_id = :run AND t.group_id = ANY(:taken) AND t.status = 'scored' AND t.reward IS NOT NULL
+    ) ranked
+    WHERE ranked.place <= :needed
+    """
+)
+"""The first N scored of each group, in the order in which they were scored."""
+
+SHORT_GROUPS: TextClause = text(
+    """
+    SELECT wanted.id, count(m.index) AS members
+    FROM unnest(CAST(:taken AS text[])) AS wanted (id)
+    LEFT JOIN batch_members m ON m.run_id = :run AND m.group_id = wanted.id AND m.buffer = :buffer
+    GROUP BY wanted.id HAVING count(m.index) < :needed ORDER BY wanted.id
+    """
+)
+
+OLD_SEGMENTS: TextClause = text(
+    """
+    SELECT s.group_id, s.index, s.version, m.version_tag
+    FROM batch_members m JOIN segments s USING (run_id, group_id, index)
+    WHERE m.run_id = :run AND m.buffer = :buffer AND s.version < m.version_tag
+    ORDER BY s.group_id, s.index LIMIT 5
+    """
+)
+
+SUMMARY: TextClause = text(
+    """
+    WITH members AS (
+        SELECT m.group_id, t.reward,
+               (SELECT coalesce(sum(s.tokens), 0) FROM segments s
+                WHERE s.run_id = m.run_id AND s.group_id = m.group_id AND s.index = m.index) AS tokens
+        FROM batch_members m JOIN trajectories t USING (run_id, group_id, index)
+        WHERE m.run_id = :run AND m.buffer = :buffer
+    )
+    SELECT count(DISTINCT group_id), count(*), sum(tokens)::bigint, avg(reward), stddev_pop(reward),
+           avg(tokens)::double precision
+    FROM members
+    """
+)
+
+STALENESS: TextClause = text(
+    """
+    SELECT buffer - version_tag, count(DISTINCT group_id)
+    FROM batch_members WHERE run_id = :run AND buffer = :buffer GROUP BY 1 ORDER BY 1
+    """
+)
+
+
+async def record_batch(engine: AsyncEngine, request: BatchRequest) -> BatchInfo:
+    """Raises `InvariantViolated` when the batch would break a promise; then nothing is recorded."""
+    try:
+        async with engine.begin() as connection:
+            return await _record(connection, request)
+    except IntegrityError as error:
+        raise _explain(request, error) from error
+
+
+async def _record(connection: AsyncConnection, request: BatchRequest) -> BatchInfo:
+    key = {"run": request.run_id, "buffer": request.buffer}
+    # Of two attempts at the same time, the second waits here for the first and then answers with its batch.
+    claim = insert(Batch).values(run_id=request.run_id, buffer=request.buffer, info={}).on_conflict_do_nothing()
+    if await connection.scalar(claim.returning(Batch.buffer)) is None:
+        return await _stored(connection, request)
+    needed, staleness = await _limits(connection, request.run_id)
+    taken = list(request.taken)
+    await _check_trainable(connection, request)
+    await connection.execute(INSERT_MEMBERS, {**key, "staleness": staleness, "taken": taken, "needed": needed})
+    await _check_members(connection, request, needed)
+    info = await _summary(connection, key)
+    await connection.execute(
+        update(Batch)
+        .where(Batch.run_id == request.run_id, Batch.buffer == request.buffer)
+        .values(info=info.model_dump(mode="json"))
+    )
+    await connection.execute(
+        update(Group).where(Group.run_id == request.run_id, Group.group_id.in_(taken)).values(status="trained")
+    )
+    await mark_groups_on(
+        connection, request.run_id, request.dropped, "dropped", f"given up for buffer {request.buffer}"
+    )
+    return info
+
+
+async def _stored(connection: AsyncConnection, request: BatchRequest) -> BatchInfo:
+    query = select(Batch.info).where(Batch.run_id == request.run_id, Batch.buffer == request.buffer)
+    return BatchInfo.model_validate(await connection.scalar(query))
+
+
+async def _limits(connection: AsyncConnection, run_id: RunId) -> tuple[int, int]:
+    """N and eta of the run."""
+    config = (await connection.scalars(select(Run.config).where(Run.run_id == run_id))).one()
+    return int(config["psrl"]["rollout_n"]), int(config["psrl"]["staleness"])
+
+
+async def _check_trainable(connection: AsyncConnection, request: BatchRequest) -> None:
+    """Locks the groups: none can be given up while the batch is written."""
+    query = (
+        select(Group.group_id, Group.purpose, Group.status)
+        .where(Group.run_id == request.run_id, Group.group_id.in_(request.taken))
+        .order_by(Group.group_id)
+        .with_for_update()
+    )
+    found = {row.group_id: row for row in await connection.execute(query)}
+    wrong: list[str] = [f"{group} (not in the store)" for group in request.taken if group not in found]
+    for group_id, row in found.items():
+        if row.purpose != Purpose.TRAIN:
+            wrong.append(f"{group_id} (for {row.purpose})")
+        elif row.status not in LIVE and row.status != "trained":
+            wrong.append(f"{group_id} ({row.status})")
+    if wrong or not request.taken:
+        raise _violated(request, f"groups that cannot be trained on: {', '.join(wrong) or 'the batch is empty'}")
+
+
+async def _check_members(connection: AsyncConnection, request: BatchRequest, needed: int) -> None:
+    key = {"run": request.run_id, "buffer": request.buffer}
+    short = await connection.execute(SHORT_GROUPS, {**key, "taken": list(request.taken), "needed": needed})
+    missing = [f"{group} has {members} scored trajectories of {needed}" for group, members in short]
+    if missing:
+        raise _violated(request, f"L10: {'; '.join(missing)}")
+    old = await connection.execute(OLD_SEGMENTS, key)
+    broken = [f"{group}/{index} has tokens of version {version}, tag {tag}" for group, index, version, tag in old]
+    if broken:
+        raise _violated(request, f"L1: {'; '.join(broken)}")
+
+
+async def _summary(connection: AsyncConnection, key: dict[str, Any]) -> BatchInfo:
+    groups, trajectories, tokens, mean, std, length = (await connection.execute(SUMMARY, key)).one()
+    histogram = await connection.execute(STALENESS, key)
+    return BatchInfo(
+        groups=groups,
+        trajectories=trajectories,
+        tokens=tokens,
+        staleness={age: count for age, count in histogram},  # noqa: C416  (rows are no pairs to dict)
+        reward_mean=mean,
+        reward_std=std,
+        response_tokens_mean=length,
+    )
+
+
+def _explain(request: BatchRequest, error: IntegrityError) -> Exception:
+    refusal = error.orig
+    if not isinstance(refusal, PostgresRefusal):
+        return error
+    name = refusal.diag.constraint_name or ""
+    if name == "fk_batches_run_id_runs":
+        return RunUnknown(f"run {request.run_id!r} is not in the store")
+    promise = BROKEN_PROMISE.get(name, name)
+    return _violated(request, f"{promise} ({refusal.diag.message_detail or refusal.diag.message_primary})")
+
+
+def _violated(request: BatchRequest, what: str) -> InvariantViolated:
+    return InvariantViolated(f"buffer {request.buffer} of run {request.run_id}: {what}")

@@ -1,0 +1,46 @@
+"""Groups that leave: their rows say so, and why."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from ...schemas.ids import GroupId, RunId
+from ...schemas.tables import Group, Trajectory
+
+LIVE = ("live", "complete")
+"""Statuses of groups that may still be trained on."""
+EXITS = ("filtered", "failed", "aborted", "dropped")
+"""Statuses of groups that left without being trained on."""
+
+
+def exit_status(reason: str) -> str:
+    """The status of a group given up for `reason`, which may be one of the statuses or any other text."""
+    return reason if reason in EXITS else "aborted"
+
+
+async def mark_groups(engine: AsyncEngine, run_id: RunId, groups: Sequence[GroupId], status: str, reason: str) -> None:
+    """Idempotent; a group that was trained or has left already keeps its status."""
+    async with engine.begin() as connection:
+        await mark_groups_on(connection, run_id, groups, status, reason)
+
+
+async def mark_groups_on(
+    connection: AsyncConnection, run_id: RunId, groups: Sequence[GroupId], status: str, reason: str
+) -> None:
+    """The same within a transaction of the caller. Unscored trajectories end as `aborted`; a stored reward stays."""
+    left = await connection.scalars(
+        update(Group)
+        .where(Group.run_id == run_id, Group.group_id.in_(groups), Group.status.in_(LIVE))
+        .values(status=status, reason=reason)
+        .returning(Group.group_id)
+    )
+    await connection.execute(
+        update(Trajectory)
+        .where(
+            Trajectory.run_id == run_id,
+            Trajectory.group_id.in_(left.all()),
+            Trajectory.status.in_(("pending", "finished")),
+        )
+        .values(status="aborted")
+    )

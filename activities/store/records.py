@@ -1,0 +1,57 @@
+"""What a run did, for reports: steps, validation rounds, its phase."""
+
+import json
+import logging
+
+from sqlalchemy import func, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from ...schemas.messages.run import EvaluationReport, RunPhase, RunStatus, StepReport
+from ...schemas.tables import EvaluationResult, Run, StepMetric
+
+log = logging.getLogger(__name__)
+
+FINAL = (RunPhase.DONE, RunPhase.STOPPED, RunPhase.FAILED)
+
+
+async def store_step(engine: AsyncEngine, report: StepReport) -> None:
+    """Idempotent by (run, buffer)."""
+    values = {
+        # Through JSON text, in which a number that is not finite is spelled "NaN": PostgreSQL's JSON has none.
+        "metrics": json.loads(report.model_dump_json()),
+        "train_started_at": report.train_started_at,
+        "published_at": report.published_at,
+    }
+    statement = insert(StepMetric).values(run_id=report.run_id, buffer=report.buffer, **values)
+    async with engine.begin() as connection:
+        await connection.execute(
+            statement.on_conflict_do_update(index_elements=[StepMetric.run_id, StepMetric.buffer], set_=values)
+        )
+
+
+async def store_evaluation(engine: AsyncEngine, report: EvaluationReport) -> None:
+    """Idempotent by (run, version)."""
+    values = {"accuracy": report.accuracy, "scored": report.scored, "failed": report.failed}
+    statement = insert(EvaluationResult).values(run_id=report.run_id, version=report.version, **values)
+    async with engine.begin() as connection:
+        await connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=[EvaluationResult.run_id, EvaluationResult.version], set_=values
+            )
+        )
+
+
+async def store_run(engine: AsyncEngine, status: RunStatus) -> None:
+    """A finished run keeps its record: a second run that was refused because of its id must not overwrite it. A run
+    that failed before its row was written has nothing to record."""
+    final = status.phase in FINAL
+    statement = (
+        update(Run)
+        .where(Run.run_id == status.run_id, Run.finished_at.is_(None))
+        .values(phase=status.phase.value, reason=status.reason, finished_at=func.now() if final else None)
+    )
+    async with engine.begin() as connection:
+        changed = (await connection.execute(statement)).rowcount
+    if not changed:
+        log.warning("run %s is %s, not recorded: no unfinished run of this id", status.run_id, status.phase)

@@ -1,0 +1,76 @@
+"""The CPU worker: hosts the data and reward activities, which may import and run the user's code.
+
+`python -m psrl.workers.cpu`, with the working directory in which reward import paths are to be found. Holds no state
+but loaded data sets; any number may run, and any may be killed.
+"""
+
+import asyncio
+import faulthandler
+from datetime import timedelta
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from ..activities.data.admit import Admit
+from ..activities.data.dataset import DatasetCache
+from ..activities.data.draw import Draw
+from ..activities.rewards.score import Rewards
+from ..activities.store.engine import async_engine
+from ..activities.store.migrate import require_current
+from ..activities.store.reach import require_reachable
+from ..schemas.ids import CPU_QUEUE
+from ..schemas.stack import Stack
+from .process import connect, run_worker
+
+MAX_ACTIVITIES = 256
+"""Scoring tasks at the same time; calls of the function itself are limited by reward.max_concurrency."""
+GRACE = timedelta(seconds=5)
+WATCHDOG_S = 60.0
+"""A reward that holds the interpreter lock (a runaway regular expression does) freezes this whole process, and no
+Python code of ours can help. The watchdog thread needs no lock: it prints all stacks and ends the process, so that its
+supervisor starts another and Temporal gives the tasks to it."""
+WATCHDOG_REARM_S = 5.0
+
+
+async def main(stack: Stack, stop: asyncio.Event) -> None:
+    await asyncio.to_thread(require_reachable, stack.postgres_url)
+    await asyncio.to_thread(require_current, stack.postgres_url)
+    client = await connect(stack.temporal_address, stack.namespace)
+    store = async_engine(stack.postgres_url)
+    watchdog = asyncio.create_task(_watchdog())
+    try:
+        async with cpu_worker(client, store, len(stack.instances)):
+            await stop.wait()
+    finally:
+        watchdog.cancel()
+        faulthandler.cancel_dump_traceback_later()
+        await store.dispose()
+
+
+def cpu_worker(client: Client, store: AsyncEngine, instances: int | None) -> Worker:
+    """The worker; also what integration tests run in their own process."""
+    datasets = DatasetCache()
+    draw = Draw(store, datasets)
+    return Worker(
+        client,
+        task_queue=CPU_QUEUE,
+        activities=[
+            Admit(store, datasets, instances).admit_run,
+            draw.draw_groups,
+            draw.draw_validation,
+            Rewards(store).score,
+        ],
+        max_concurrent_activities=MAX_ACTIVITIES,
+        graceful_shutdown_timeout=GRACE,
+    )
+
+
+async def _watchdog() -> None:
+    while True:
+        faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
+        await asyncio.sleep(WATCHDOG_REARM_S)
+
+
+if __name__ == "__main__":
+    run_worker(main)
