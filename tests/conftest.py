@@ -62,3 +62,11 @@ def stack(temporal_server: TemporalServer, postgres_url: str, tmp_path: Path) ->
         folder.mkdir()
     (tmp_path / STACK_FILE).write_text(stack.model_dump_json())
     return stack
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real checkpoint folder: random weights, one token per character, a chat template, a context of 64."""
+    from tests.support.tiny_model import make_tiny_model
+
+    return make_tiny_model(tmp_path_factory.mktemp("tiny-model"))

@@ -23,7 +23,7 @@ from ..schemas.ids import CPU_QUEUE
 from ..schemas.stack import Stack
 from .process import connect, run_worker
 
-MAX_ACTIVITIES = 256
+MAX_ACTIVITIES = 128
 """Scoring tasks at the same time; calls of the function itself are limited by reward.max_concurrency."""
 GRACE = timedelta(seconds=5)
 WATCHDOG_S = 60.0

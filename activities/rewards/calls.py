@@ -65,18 +65,23 @@ class RewardCalls:
         ping = loop.ping()
         if (await asyncio.wait([ping], timeout=LOOP_ANSWERS_WITHIN_S))[0]:
             raise RewardFailed(self._late())
-        self._replace(loop, ping)
-        raise RewardFailed(f"{self._late()}, and its event loop is blocked: an async reward must not block")
+        self._give_up_loop(ping)
+        # The blocking call may have been another one: this one gets its time again, in a thread of its own.
+        return await self._call_sync(argument)
 
     async def _finished(self, result: "asyncio.Future[Any]") -> bool:
         done, _ = await asyncio.wait([result], timeout=self._timeout_s)
         return bool(done)
 
-    def _replace(self, blocked: LoopThread, ping: "asyncio.Future[None]") -> None:
-        """Later calls get a new loop; several calls may find the same one blocked."""
-        if self._loop is blocked:
-            log.error("an async reward blocks its event loop for over %g s; it must be sync or await", self._timeout_s)
-            self._loop = None
+    def _give_up_loop(self, ping: "asyncio.Future[None]") -> None:
+        """From here on every call runs in a thread of its own; several calls may find the loop blocked."""
+        if self._is_async:
+            log.error(
+                "the async reward blocked its event loop for over %g s: calls now run one by one in threads, without "
+                "sharing a loop; a reward must await what is slow, or be sync",
+                self._timeout_s,
+            )
+            self._is_async = False
             self._abandon(ping)
 
     def _abandon(self, result: "asyncio.Future[Any]") -> None:

@@ -21,7 +21,7 @@ def call_in_thread(function: RewardFunction, argument: object) -> "asyncio.Futur
     def run() -> None:
         try:
             value = function(argument)
-            # A sync wrapper around an async function.
+            # An async function, or a sync wrapper around one.
             deliver = _setter(result, asyncio.run(value) if inspect.iscoroutine(value) else value, None)
         except BaseException as error:  # noqa: BLE001  (the border to user code; also SystemExit must be reported)
             deliver = _setter(result, None, error)

@@ -24,7 +24,7 @@ def require_reachable(url: str, timeout_s: float = TIMEOUT_S) -> None:
                 if time.monotonic() >= deadline:
                     raise Unreachable(
                         f"PostgreSQL at {engine.url.render_as_string()} did not answer within {timeout_s:.0f} s: "
-                        f"{str(error.orig).strip()}. Is it running? `psrl up` starts one; an own server is given by URL "
+                        f"{str(error.orig).strip()}. `psrl up` starts one; an own server is given by URL "
                         "as postgresql+psycopg://user:password@host:port/database"
                     ) from error
             time.sleep(PAUSE_S)

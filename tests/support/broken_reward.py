@@ -1,0 +1,3 @@
+"""A reward module that fails on import."""
+
+RATE = 1 / 0

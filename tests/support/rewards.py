@@ -1,0 +1,84 @@
+"""Reward functions of the tests, named in configurations as `tests.support.rewards:…`."""
+
+import asyncio
+import threading
+from typing import Any
+
+from psrl.schemas.messages.rewards import RewardSample
+
+released = threading.Event()
+"""Lets hanging functions return, so that no thread outlives its test by much."""
+calls: list[str] = []
+"""What the counting functions were called with."""
+
+
+def length(sample: RewardSample) -> float:
+    return float(len(sample.response_text))
+
+
+async def length_async(sample: RewardSample) -> float:
+    await asyncio.sleep(0)
+    return float(len(sample.response_text))
+
+
+def length_wrapped(sample: RewardSample) -> Any:
+    return length_async(sample)
+
+
+def counted(sample: RewardSample) -> float:
+    calls.append(sample.response_text)
+    return 1.0
+
+
+def raises(sample: RewardSample) -> float:
+    calls.append(sample.response_text)
+    raise ValueError(f"cannot judge {sample.response_text!r}\nsecond line")
+
+
+def succeeds_at_third_call(sample: RewardSample) -> float:
+    calls.append(sample.response_text)
+    if len(calls) < 3:
+        raise ConnectionError("judge is busy")
+    return 0.5
+
+
+def refuses_x(sample: RewardSample) -> float:
+    if sample.response_text == "x":
+        raise ValueError("no x")
+    return float(sample.response_text)
+
+
+def hangs_on_x(sample: RewardSample) -> float:
+    if sample.response_text == "x":
+        released.wait(30)
+    return 1.0
+
+
+async def hangs_on_x_async(sample: RewardSample) -> float:
+    if sample.response_text == "x":
+        await asyncio.sleep(30)
+    return 1.0
+
+
+async def blocks_on_x_async(sample: RewardSample) -> float:
+    """Async by name only: it blocks the event loop it runs on."""
+    if sample.response_text == "x":
+        released.wait(30)
+    return 1.0
+
+
+def exits(sample: RewardSample) -> float:
+    raise SystemExit("reward ends the process")
+
+
+def group_rank(samples: list[RewardSample]) -> list[int]:
+    """0 for the shortest answer, 1 for the next …"""
+    order = sorted(range(len(samples)), key=lambda i: len(samples[i].response_text))
+    return [order.index(i) for i in range(len(samples))]
+
+
+def group_short(samples: list[RewardSample]) -> list[float]:
+    return [1.0]
+
+
+not_a_function = 3
