@@ -11,9 +11,7 @@ EPSILON = 1e-6
 """Added to the standard deviation, as veRL does."""
 
 
-def group_advantages(
-    rewards: Sequence[float | None], groups: Sequence[int], divide_by_std: bool
-) -> list[float | None]:
+def group_advantages(rewards: Sequence[float | None], groups: Sequence[int], divide_by_std: bool) -> list[float | None]:
     """One advantage per trajectory, in order; None where the reward is missing or not finite.
 
     A group's mean and unbiased standard deviation are those of its scored members. A group that was made with one

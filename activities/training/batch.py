@@ -68,4 +68,5 @@ class TrainBatch:
             columns.append((owner, position, sequence.ids[position], sequence.rollout[known]))
         empty = torch.empty(0, dtype=torch.int64)
         columns.append((empty, empty, empty, torch.empty(0)))
-        return TokenTable(*(torch.cat(column) for column in zip(*columns, strict=True)), untrainable)
+        owner, position, target, rollout = (torch.cat(column) for column in zip(*columns, strict=True))
+        return TokenTable(owner, position, target, rollout, untrainable)

@@ -8,7 +8,6 @@ because the policy that is trained is the whole one; the cut then shows in the m
 
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from .packing import MicroBatch

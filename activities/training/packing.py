@@ -19,7 +19,7 @@ from .batch import TrainBatch
 
 SIMILAR = 0.75
 """Rows of a micro-batch are at least so long, relative to its longest: bounds the padding by a quarter."""
-WORTH_TOKENS = 2048
+WORTH_TOKENS = 512
 """A micro-batch smaller than this is not closed for dissimilarity: the launch would cost more than the padding."""
 
 
@@ -80,7 +80,7 @@ def plan_batch(batch: TrainBatch, mini_batch_groups: int | None, max_tokens: int
 
 
 def cut_rows(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Indices of `lengths` in micro-batches, longest first; each holds at most `max_tokens` padded tokens, or one row."""
+    """Indices of `lengths` in micro-batches, longest first; each has at most `max_tokens` padded tokens, or one row."""
     cuts: list[list[int]] = []
     longest = 0
     for row in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):

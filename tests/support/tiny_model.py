@@ -25,7 +25,7 @@ def make_tiny_model(folder: Path, seed: int = 0, context_tokens: int = 64, hidde
 
 
 def tiny_model(
-    tokenizer: PreTrainedTokenizerFast, seed: int = 0, context_tokens: int = 64, hidden: int = 32
+    tokenizer: PreTrainedTokenizerFast, seed: int = 0, context_tokens: int = 64, hidden: int = 32, spread: float = 0.3
 ) -> Qwen2ForCausalLM:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -39,8 +39,8 @@ def tiny_model(
                 intermediate_size=2 * hidden,
                 max_position_embeddings=context_tokens,
                 tie_word_embeddings=True,
-                # Far from uniform, so that a wrong position or a wrong weight shows in the log-probs.
-                initializer_range=0.3,
+                # The default is far from uniform, so that a wrong position or weight shows in the log-probs.
+                initializer_range=spread,
                 bos_token_id=tokenizer.bos_token_id,
                 eos_token_id=tokenizer.eos_token_id,
                 pad_token_id=tokenizer.pad_token_id,

@@ -1,0 +1,249 @@
+"""The policy loss and its gradients, against a plain computation token by token in float64."""
+
+import copy
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen2ForCausalLM
+
+from psrl.activities.training.batch import TrainBatch
+from psrl.activities.training.loss import (
+    aggregation_units,
+    aggregation_weights,
+    importance_weights,
+    k3,
+    policy_loss,
+)
+from psrl.schemas.config import LossAggregation, RunConfig
+from psrl.schemas.errors import FatalError
+from psrl.schemas.messages.training import UpdateStats
+from psrl.workers.trainer.state import TrainerState
+from psrl.workers.trainer.step import OldLogProbs, advantages, old_log_probs, update
+from psrl.workers.trainer.world import World
+from tests.support.tiny_model import tiny_model, tiny_tokenizer
+from tests.support.training import run_configuration, synthetic_batch
+
+Gradients = list[torch.Tensor]
+
+
+class Recorder(torch.optim.SGD):
+    """Keeps the gradients of every step and changes nothing, so that all steps see the same weights."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=1.0)
+        self.steps: list[Gradients] = []
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.steps.append([p.grad.clone() for group in self.param_groups for p in group["params"]])
+
+
+@pytest.fixture(scope="module")
+def model() -> Qwen2ForCausalLM:
+    """Gentle, so that the rounding of float32 stays far below what is compared."""
+    return tiny_model(tiny_tokenizer(), spread=0.1)
+
+
+@pytest.fixture(scope="module")
+def earlier(model: Qwen2ForCausalLM) -> Qwen2ForCausalLM:
+    """Another policy: old log-probs come from it, so that ratios leave the clip range."""
+    other = copy.deepcopy(model)
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(5)
+        for parameter in other.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    return other
+
+
+def configuration(**actor: Any) -> RunConfig:
+    rollout_is = actor.pop("rollout_is", None)
+    return run_configuration(
+        actor={"grad_clip": 1e9, "clip_ratio_low": 0.1, "clip_ratio_high": 0.3, **actor},
+        algorithm={"rollout_correction": {"rollout_is": rollout_is}},
+        rollout={"temperature": 0.8, "dtype": "float32"},
+    )
+
+
+def trained(
+    config: RunConfig, model: Qwen2ForCausalLM, old: Qwen2ForCausalLM, batch: TrainBatch
+) -> tuple[UpdateStats, list[Gradients], OldLogProbs]:
+    """Our own computation: old log-probs from `old`, which is also the reference; update of `model`."""
+    before = TrainerState(config, old, Recorder(old.parameters()), 0)
+    log_probs = old_log_probs(before, batch, old if config.actor.use_kl_loss else None)
+    state = TrainerState(config, model, Recorder(model.parameters()), 0)
+    stats = update(state, batch, log_probs, advantages(config, batch), World())
+    return stats, state.optimizer.steps, log_probs
+
+
+def naive(
+    config: RunConfig, model: Qwen2ForCausalLM, old: Qwen2ForCausalLM, batch: TrainBatch
+) -> list[tuple[float, Gradients]]:
+    """Loss and gradients of each mini-batch, written down from the definitions, one token at a time."""
+    actor, temperature = config.actor, config.rollout.temperature
+    model, old = copy.deepcopy(model).double(), copy.deepcopy(old).double()
+    span = actor.ppo_mini_batch_size or batch.groups
+    results = []
+    for first in range(0, batch.groups, span):
+        per_sequence: list[list[torch.Tensor]] = []
+        for sequence in batch.sequences:
+            if not first <= sequence.group < first + span or sequence.reward is None:
+                continue
+            peers = [s.reward for s in batch.sequences if s.group == sequence.group and s.reward is not None]
+            mean = sum(peers) / len(peers)
+            variance = sum((r - mean) ** 2 for r in peers) / (len(peers) - 1) if len(peers) > 1 else 0.0
+            advantage = (sequence.reward - mean) / (math.sqrt(variance) + 1e-6)
+            new_rows = torch.log_softmax(model(input_ids=sequence.ids[None]).logits[0] / temperature, -1)
+            with torch.no_grad():
+                old_rows = torch.log_softmax(old(input_ids=sequence.ids[None]).logits[0] / temperature, -1)
+            losses = []
+            for i, rollout in enumerate(sequence.rollout.tolist()):
+                if not math.isfinite(rollout):
+                    continue
+                place = sequence.prompt_tokens + i
+                token = int(sequence.ids[place])
+                new_lp, old_lp = new_rows[place - 1, token], old_rows[place - 1, token]
+                ratio = torch.exp(new_lp - old_lp)
+                low, high = 1 - actor.clip_ratio_low, 1 + actor.clip_ratio_high
+                loss = -torch.minimum(ratio * advantage, torch.clip(ratio, low, high) * advantage)
+                if config.algorithm.rollout_correction.rollout_is is not None:
+                    weight = min(
+                        math.exp(float(old_lp) - rollout), config.algorithm.rollout_correction.rollout_is_threshold
+                    )
+                    loss = loss * weight
+                if actor.use_kl_loss:
+                    difference = old_lp - new_lp
+                    loss = loss + actor.kl_loss_coef * (torch.exp(difference) - difference - 1)
+                losses.append(loss)
+            if losses:
+                per_sequence.append(losses)
+        if actor.loss_agg_mode is LossAggregation.TOKEN_MEAN:
+            flat = list(itertools.chain.from_iterable(per_sequence))
+            total = torch.stack(flat).sum() / len(flat)
+        elif actor.loss_agg_mode is LossAggregation.SEQ_MEAN_TOKEN_MEAN:
+            total = torch.stack([torch.stack(one).mean() for one in per_sequence]).mean()
+        else:
+            total = torch.stack([torch.stack(one).sum() for one in per_sequence]).mean()
+        model.zero_grad()
+        total.backward()
+        results.append((float(total.detach()), [p.grad.clone() for p in model.parameters()]))
+    return results
+
+
+@pytest.mark.parametrize(
+    "actor",
+    [
+        {},
+        {"ppo_mini_batch_size": 2, "ppo_max_token_len_per_gpu": 64},
+        {"loss_agg_mode": "seq-mean-token-mean", "ppo_max_token_len_per_gpu": 100},
+        {"loss_agg_mode": "seq-mean-token-sum", "rollout_is": "token"},
+        {"use_kl_loss": True, "kl_loss_coef": 0.3, "rollout_is": "token", "ppo_max_token_len_per_gpu": 40},
+    ],
+    ids=["token-mean", "mini-batches", "seq-mean-token-mean", "seq-mean-token-sum", "kl-and-correction"],
+)
+def test_loss_and_gradients_equal_a_plain_computation(
+    model: Qwen2ForCausalLM, earlier: Qwen2ForCausalLM, actor: dict[str, Any]
+) -> None:
+    batch = synthetic_batch(
+        4, 3, max_response=8, missing_share=0.1, reward=lambda rng: None if rng.random() < 0.1 else rng.random()
+    )
+    config = configuration(**actor)
+    stats, steps, _ = trained(config, model, earlier, batch)
+    expected = naive(config, model, earlier, batch)
+    assert len(steps) == len(expected) == stats.optimizer_steps
+    assert stats.loss == pytest.approx(sum(loss for loss, _ in expected) / len(expected), abs=1e-6)
+    assert 0.1 < stats.clip_share < 0.9
+    for gradients, (_, wanted) in zip(steps, expected, strict=True):
+        largest = max(float(gradient.abs().max()) for gradient in wanted)
+        for gradient, want in zip(gradients, wanted, strict=True):
+            torch.testing.assert_close(gradient.double(), want, atol=1e-6 * max(1.0, largest), rtol=0)
+
+
+@pytest.mark.parametrize("mode", list(LossAggregation))
+def test_the_cut_into_micro_batches_changes_nothing(
+    model: Qwen2ForCausalLM, earlier: Qwen2ForCausalLM, mode: LossAggregation
+) -> None:
+    batch = synthetic_batch(4, 4)
+    whole, fine = (
+        trained(configuration(loss_agg_mode=mode, ppo_max_token_len_per_gpu=tokens), model, earlier, batch)
+        for tokens in (10_000, 33)
+    )
+    assert whole[0].loss == pytest.approx(fine[0].loss, abs=1e-6)
+    assert whole[0].ratio_mean == pytest.approx(fine[0].ratio_mean, abs=1e-6)
+    assert whole[0].grad_norm == pytest.approx(fine[0].grad_norm, rel=1e-6)
+    for a, b in zip(whole[1][0], fine[1][0], strict=True):
+        torch.testing.assert_close(a, b, atol=2e-6, rtol=0)
+
+
+def test_the_first_pass_over_fresh_log_probs_has_ratio_one_and_clips_nothing(model: Qwen2ForCausalLM) -> None:
+    stats, _, log_probs = trained(configuration(), model, model, synthetic_batch(4, 4))
+    assert stats.ratio_mean == pytest.approx(1.0, abs=1e-6)
+    assert stats.clip_share == 0
+    assert stats.is_weight_mean == 1.0
+    assert 0 < stats.entropy < math.log(128)
+    assert log_probs.stats.tokens == len(synthetic_batch(4, 4).tokens)
+
+
+def test_every_epoch_passes_over_all_mini_batches(model: Qwen2ForCausalLM) -> None:
+    config = configuration(ppo_epochs=3, ppo_mini_batch_size=2)
+    stats, steps, _ = trained(config, model, model, synthetic_batch(4, 4))
+    assert stats.optimizer_steps == len(steps) == 6
+
+
+def test_a_batch_without_trainable_token_makes_no_step(model: Qwen2ForCausalLM) -> None:
+    stats, steps, _ = trained(configuration(), model, model, synthetic_batch(4, 4, missing_share=1.0))
+    assert steps == []
+    assert (stats.optimizer_steps, stats.loss, stats.ratio_mean) == (0, 0.0, 1.0)
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_before_the_optimizer_sees_it(model: Qwen2ForCausalLM) -> None:
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        broken.model.norm.weight[0] = math.nan
+    with pytest.raises(FatalError, match=r"gradient norm .* version 0 is nan.*actor\.optim\.lr"):
+        trained(configuration(), broken, model, synthetic_batch(4, 4))
+
+
+def test_importance_weights_are_truncated_and_exactly_one_where_the_log_prob_is_missing() -> None:
+    # Field report 45.
+    old = torch.tensor([-0.2, -0.5, -0.1, -1.0, -1.0])
+    rollout = torch.tensor([-0.1, math.nan, -0.3, -3.0, -math.inf])
+    weights = importance_weights(old, rollout, 2.0)
+    assert weights[1] == 1.0
+    assert weights[4] == 1.0
+    torch.testing.assert_close(weights[[0, 2, 3]], torch.tensor([math.exp(-0.1), math.exp(0.2), 2.0]))
+
+
+def test_importance_weights_stay_finite_for_hopeless_gaps() -> None:
+    # Field report 46: 0.7^300 and its inverse.
+    far = torch.tensor([300 * math.log(0.7), -300 * math.log(0.7)])
+    weights = importance_weights(far, torch.zeros(2), 3.0)
+    assert weights.isfinite().all()
+    assert weights[1] == 3.0
+
+
+def test_a_clipped_token_has_no_gradient_and_an_unclipped_one_does() -> None:
+    new = torch.tensor([0.5, 0.5, -0.5, 0.05], requires_grad=True)
+    loss = policy_loss(new, torch.zeros(4), torch.tensor([1.0, -1.0, -1.0, 1.0]), 0.2, 0.2)
+    loss.loss.sum().backward()
+    assert loss.clipped.tolist() == [True, False, True, False]
+    assert new.grad is not None
+    assert (new.grad != 0).tolist() == [False, True, False, True]
+
+
+def test_k3_is_zero_for_equal_policies_and_positive_otherwise() -> None:
+    assert k3(torch.tensor([-1.0]), torch.tensor([-1.0])).item() == 0
+    torch.testing.assert_close(k3(torch.tensor([-1.0]), torch.tensor([-1.5])), torch.tensor([math.exp(-0.5) - 0.5]))
+
+
+def test_aggregation_weights_sum_to_what_each_mode_means() -> None:
+    owners = torch.tensor([4, 4, 4, 7])
+    expected = {
+        LossAggregation.TOKEN_MEAN: [0.25, 0.25, 0.25, 0.25],
+        LossAggregation.SEQ_MEAN_TOKEN_MEAN: [1 / 6, 1 / 6, 1 / 6, 1 / 2],
+        LossAggregation.SEQ_MEAN_TOKEN_SUM: [1 / 2] * 4,
+    }
+    for mode, weights in expected.items():
+        found = aggregation_weights(owners, mode, aggregation_units(owners, mode))
+        torch.testing.assert_close(found, torch.tensor(weights))

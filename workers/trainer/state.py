@@ -1,0 +1,86 @@
+"""The trainer's state: weights, optimizer, random numbers, version (DESIGN section 8), and where it comes from.
+
+Master weights and optimizer state are float32 whatever the precision of the matrix products. Dropout is never on: the
+policy that is trained must be the function that the engine samples from, or every ratio is noise.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ...schemas.config import Precision, RolloutDtype, RunConfig
+from ...schemas.errors import ModelError
+
+PUBLISHED = {RolloutDtype.FP32: torch.float32, RolloutDtype.BF16: torch.bfloat16}
+
+
+@dataclass
+class TrainerState:
+    config: RunConfig
+    model: Any
+    optimizer: torch.optim.Optimizer
+    version: int
+    """Updates in `model` so far."""
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def precision(self) -> AbstractContextManager[None]:
+        """Number format of the matrix products."""
+        bf16 = self.config.actor.precision is Precision.BF16
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16)
+
+    def published_tensors(self) -> dict[str, Tensor]:
+        """By their names in plain checkpoints, in the engine's number format; a tied tensor is there once."""
+        dtype = PUBLISHED[self.config.rollout.dtype]
+        seen: set[int] = set()
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in self.model.state_dict().items():
+            if tensor.data_ptr() in seen:
+                continue
+            seen.add(tensor.data_ptr())
+            tensors[name] = tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None).contiguous()
+        return tensors
+
+
+def initial_state(config: RunConfig, model: Any) -> TrainerState:
+    """Version 0, around the model of `model.path`."""
+    torch.manual_seed(config.trainer.seed)
+    return TrainerState(config, model, make_optimizer(model, config), version=0)
+
+
+def load_model(folder: Path, config: RunConfig, device: torch.device) -> Any:
+    """Raises `ModelError` when the folder is no causal LM that we can train."""
+    if not folder.is_dir():
+        raise ModelError(f"model.path={str(folder)!r} is no directory")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, trust_remote_code=config.model.trust_remote_code
+        )
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        raise ModelError(f"model.path={str(folder)!r} cannot be loaded as a causal LM: {error}") from error
+    return model.to(device).eval()
+
+
+def load_tokenizer(config: RunConfig) -> Any:
+    """Raises `ModelError`."""
+    try:
+        return AutoTokenizer.from_pretrained(
+            config.model.path, local_files_only=True, trust_remote_code=config.model.trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"model.path={config.model.path!r} has no tokenizer that can be loaded: {error}") from error
+
+
+def make_optimizer(model: Any, config: RunConfig) -> torch.optim.Optimizer:
+    optim = config.actor.optim
+    return torch.optim.AdamW(
+        model.parameters(), lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, fused=True
+    )
