@@ -1,0 +1,121 @@
+"""`psrl config docs`: docs/configuration.md, made from the models so that it cannot differ from them."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from ...schemas.config import RunConfig
+
+HEADER = """# Configuration
+
+Made by `psrl config docs` from the models in `schemas/config/`; a test compares.
+
+A run is defined by a YAML file and `key=value` overrides (`psrl train run.yaml psrl.staleness=2`), or by the same keys
+as JSON (`temporal workflow start --type TrainingRun --input '{"config": {...}}'`). `psrl config show run.yaml` prints
+what is in effect. An unknown key is refused. Units are in the names: `_s` seconds, `_tokens` tokens, `_gb` GB.
+"""
+
+
+TYPE_NAMES: dict[type, str] = {str: "text", int: "integer", float: "number", bool: "true/false"}
+
+
+def document() -> str:
+    parts = [HEADER]
+    for name, field in RunConfig.model_fields.items():
+        model = field.annotation
+        assert isinstance(model, type)
+        parts.append(f"\n## {name}\n")
+        parts.append(_about(model))
+        parts.append("\n| key | type | default | meaning |\n|---|---|---|---|")
+        parts += [_row(key, leaf) for key, leaf in leaves(name, model)]
+    return "\n".join(parts) + "\n"
+
+
+def leaves(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    """Every key that holds a value, dotted, in the order of the models."""
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from leaves(f"{prefix}.{name}", inner)
+        else:
+            yield f"{prefix}.{name}", field
+
+
+def _about(model: type) -> str:
+    """The first sentence of the section's file says what the section is for."""
+    module = inspect.getmodule(model)
+    text = (inspect.getdoc(module) or "").split("\n\n")[0] if module else ""
+    said = text.partition(": ")[2] or text
+    return said[:1].upper() + said[1:]
+
+
+def _row(key: str, field: FieldInfo) -> str:
+    meaning = " ".join((field.description or "").split())
+    for kind in _enums(field.annotation):
+        values = "; ".join(f"`{value}`{': ' + about if about else ''}" for value, about in _values(kind))
+        meaning = f"{meaning} {values}".strip()
+    cells = [f"`{key}`", _type(field.annotation) + _limits(field), f"`{_default(field)}`", meaning]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _type(kind: Any) -> str:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return " or ".join("null" if one is NoneType else _type(one) for one in inner)
+    if origin is tuple:
+        return f"list of {_type(inner[0])}" if inner[-1] is Ellipsis else f"{len(inner)} × {_type(inner[0])}"
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return "choice"
+    return TYPE_NAMES[kind]
+
+
+def _limits(field: FieldInfo) -> str:
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    found = [
+        f"{sign} {getattr(limit, name)}"
+        for limit in field.metadata
+        for name, sign in signs.items()
+        if getattr(limit, name, None) is not None
+    ]
+    return f" {', '.join(found)}" if found else ""
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "required"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return str(list(value))
+    return str(value) if value != "" else '""'
+
+
+def _enums(kind: Any) -> Iterator[type[StrEnum]]:
+    for one in get_args(kind) or (kind,):
+        if isinstance(one, type) and issubclass(one, StrEnum):
+            yield one
+
+
+def _values(kind: type[StrEnum]) -> Iterator[tuple[str, str]]:
+    """Each member with the text under it in the source."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)
+    texts: dict[str, str] = {}
+    for before, after in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(before, ast.Assign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            target = before.targets[0]
+            assert isinstance(target, ast.Name)
+            texts[target.id] = " ".join(str(after.value.value).split()).rstrip(".")
+    for member in kind:
+        yield member.value, texts.get(member.name, "")

@@ -1,0 +1,109 @@
+"""Follow a run until it ends: in place on a terminal, line by line otherwise. Detaching never touches the run."""
+
+import asyncio
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.service import RPCError
+
+from ...schemas.messages.run import RunPhase, RunResult
+from ...schemas.stack import Stack
+from .progress import Observer, View, now_line, step_line
+from .runs import cause_of
+
+LOOK_S = 1.0
+"""Between two looks: each costs the orchestrator two queries, some 10 ms of CPU."""
+
+
+class RunFailed(Exception):
+    """The run ended by an error; the message is its cause."""
+
+
+async def follow(client: Client, stack: Stack, run_id: str, console: Console) -> RunResult:
+    """Raises `RunFailed` with the run's own reason."""
+    handle = client.get_workflow_handle(run_id, result_type=RunResult)
+    observer = Observer(client, stack, run_id)
+    ended = asyncio.create_task(_result(handle))
+    shown = _InPlace(console) if console.is_terminal else _Lines(console)
+    try:
+        with shown:
+            while not ended.done():
+                shown.show(await observer.look())
+                await asyncio.wait([ended], timeout=LOOK_S)
+            shown.show(await observer.look())
+        return ended.result()
+    finally:
+        ended.cancel()
+        await observer.close()
+
+
+def detached(run_id: str) -> str:
+    """For people who pressed Ctrl-C."""
+    return (
+        f"detached; run {run_id} goes on. `psrl follow {run_id}` shows it again, `psrl pause {run_id}` and "
+        f"`psrl resume {run_id}` hold it, `psrl stop {run_id}` ends it after the step in progress"
+    )
+
+
+async def _result(handle: WorkflowHandle[Any, RunResult]) -> RunResult:
+    while True:
+        try:
+            return await handle.result()
+        except WorkflowFailureError as error:
+            raise RunFailed(cause_of(error)) from error
+        except RPCError:
+            await asyncio.sleep(LOOK_S)  # Temporal restarts; the run is safe in its database
+
+
+class _Lines:
+    """One line per finished step, and one when the phase changes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._told = ""
+
+    def __enter__(self) -> "_Lines":
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        return None
+
+    def show(self, view: View) -> None:
+        for step in view.fresh:
+            self._print(step_line(step, view))
+        phase = view.status.phase if view.status else ""
+        about = view.trouble or phase
+        # Between steps the phase says enough; before the first one people want to know what takes so long.
+        if phase in {RunPhase.ADMITTING, RunPhase.STARTING}:
+            about = now_line(view)
+        if about and about != self._told:
+            self._told = about
+            self._print(now_line(view))
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+
+
+class _InPlace:
+    """A bar, the newest step, and what the run waits for; redrawn."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> "_InPlace":
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *ended: Any) -> None:
+        self._live.__exit__(*ended)
+
+    def show(self, view: View) -> None:
+        status = view.status
+        done, total = (status.step, status.total_steps) if status else (0, 0)
+        newest = Text(step_line(view.recent[-1], view)) if view.recent else Text("no step finished yet")
+        bar = ProgressBar(total=max(total, 1), completed=done, width=60)
+        self._live.update(Group(bar, newest, Text(now_line(view), style="dim")))

@@ -1,0 +1,331 @@
+"""`psrl`: the commands. Each reads its arguments, calls one part, prints; the parts are in the other files.
+
+Heavy libraries are imported inside the commands that need them: `psrl --help` answers at once.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from rich.console import Console
+
+from ...schemas.stack import HOME_VARIABLE, Stack, load_stack, stack_home
+from .boundary import Commands
+
+Result = TypeVar("Result")
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Asynchronous RL post-training in which every decision is a durable workflow step.",
+)
+config_app = typer.Typer(no_args_is_help=True, help="Look at configuration.")
+trajectory_app = typer.Typer(no_args_is_help=True, help="Look at trajectories.")
+app.add_typer(config_app, name="config")
+app.add_typer(trajectory_app, name="trajectory")
+
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Dotted keys, over the file.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, which is its workflow id.")]
+
+
+def main() -> None:
+    app(prog_name="psrl")
+
+
+@app.callback()
+def _options(
+    home: Annotated[
+        Path | None,
+        typer.Option(envvar=HOME_VARIABLE, help="Directory of the stack.", show_default=".psrl in this directory"),
+    ] = None,
+) -> None:
+    import os
+
+    if home is not None:
+        os.environ[HOME_VARIABLE] = str(home.absolute())
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The run's configuration.")],
+    overrides: Overrides = None,
+    run: Annotated[str | None, typer.Option(help="Name of the run; default: the file's, numbered if taken.")] = None,
+    up: Annotated[bool, typer.Option(help="Start the stack when it is not up.")] = True,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Start the run and return.")] = False,
+) -> None:
+    """Start a run and follow it."""
+    from .train import checked_name, read_config
+
+    values, parsed = read_config(config, overrides or [])
+    if run is not None:
+        checked_name(run)
+    console = Console()
+
+    async def start() -> str:
+        from .runs import client_of
+        from .train import free_name, ready_stack, start_run
+
+        stack = await ready_stack(parsed, stack_home(), up, _say)
+        client = await client_of(stack)
+        name = run or await free_name(client, stack, config.stem)
+        await start_run(client, stack, name, values, parsed)
+        return name
+
+    name = _interruptible(lambda: asyncio.run(start()), "stopped before the run began")
+    stack = load_stack()
+    _say(f"run {name} started" + _web(stack, name))
+    if detach:
+        _say(f"`psrl follow {name}` shows it")
+        return
+    _follow(stack, name, console)
+
+
+@app.command()
+def follow(run: RunName) -> None:
+    """Show a run's progress until it ends."""
+    _follow(load_stack(), run, Console())
+
+
+@app.command()
+def up(  # noqa: PLR0917 - one parameter per option
+    instances: Annotated[int | None, typer.Option(help="Rollout instances; default 2, or as before.")] = None,
+    parts: Annotated[str | None, typer.Option(help="Only these parts, comma-separated.")] = None,
+    postgres_url: Annotated[str | None, typer.Option(help="Use this PostgreSQL, not an embedded one.")] = None,
+    temporal_address: Annotated[str | None, typer.Option(help="Use this Temporal (host:port).")] = None,
+    namespace: Annotated[str | None, typer.Option(help="Temporal namespace; default: default.")] = None,
+    port_postgres: Annotated[int | None, typer.Option(help="Port for PostgreSQL.")] = None,
+    port_temporal: Annotated[int | None, typer.Option(help="Port for Temporal.")] = None,
+    port_temporal_ui: Annotated[int | None, typer.Option(help="Port for Temporal's web UI.")] = None,
+    port_coordinator: Annotated[int | None, typer.Option(help="Port for the coordinator.")] = None,
+    start_timeout_s: Annotated[float, typer.Option(help="How long all parts may take to come up.")] = 300.0,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop the stack at Ctrl-C.")] = False,
+) -> None:
+    """Start the local stack in the background."""
+    from ..stack.parts import parse_parts
+    from ..stack.settings import UpRequest
+    from ..stack.up import up as start
+
+    ports = {
+        "postgres": port_postgres,
+        "temporal": port_temporal,
+        "temporal-ui": port_temporal_ui,
+        "coordinator": port_coordinator,
+    }
+    request = UpRequest(
+        home=stack_home(),
+        cwd=Path.cwd(),
+        instances=instances,
+        parts=None if parts is None else parse_parts(parts),
+        ports={name: port for name, port in ports.items() if port is not None},
+        postgres_url=postgres_url,
+        temporal_address=temporal_address,
+        namespace=namespace,
+        start_timeout_s=start_timeout_s,
+    )
+    _interruptible(lambda: asyncio.run(start(request, _say)), "stopped while starting; nothing is left running")
+    _say(f"the stack is up; logs in {request.home / 'logs'}")
+    if foreground:
+        _stay(request.home)
+
+
+@app.command()
+def down() -> None:
+    """Stop every part of the local stack. Data stays."""
+    from ..stack.up import down as stop_stack
+
+    stop_stack(stack_home(), _say)
+
+
+@app.command()
+def status(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Leave it out for the stack and all runs.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As data.")] = False,
+) -> None:
+    """Show a run, or the stack and all runs."""
+    from . import status as views
+
+    stack = load_stack()
+    told = views.stack_status(stack) if run is None else asyncio.run(views.run_status(stack, run))
+    typer.echo(json.dumps(told, indent=2) if as_json else views.as_text(told))
+
+
+@app.command()
+def pause(run: RunName) -> None:
+    """Start no new group and no new step until `resume`; what is in flight is kept."""
+    _signal(run, "pause", f"run {run} pauses: no new group and no new step until `psrl resume {run}`")
+
+
+@app.command()
+def resume(run: RunName) -> None:
+    """Go on after `pause`."""
+    _signal(run, "resume", f"run {run} goes on")
+
+
+@app.command()
+def stop(run: RunName) -> None:
+    """Finish the step in progress, save a checkpoint, end the run."""
+    _signal(run, "stop", f"run {run} ends after the step in progress; `psrl follow {run}` shows it")
+
+
+@app.command()
+def report(
+    run: RunName,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON, write no page.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Where the page goes.")] = None,
+    tensorboard: Annotated[Path | None, typer.Option(help="Write TensorBoard events under this directory.")] = None,
+) -> None:
+    """Write a page with the run's plots, from the store."""
+    from ..report.make import load, page_path
+    from ..report.page import facts_of, write_page
+
+    stack = load_stack()
+    rows, summary = load(stack, run)
+    if tensorboard is not None:
+        from ..report.tensorboard import write_events
+
+        count = write_events(rows, tensorboard)
+        _say(f"{count} values for TensorBoard in {tensorboard / run}", err=as_json)
+    if as_json:
+        typer.echo(summary.model_dump_json(indent=2))
+        return
+    file = out or page_path(stack, run)
+    write_page(rows, summary, file)
+    for name, value in facts_of(summary):
+        typer.echo(f"{name:46} {value}")
+    _say(f"report: {file}")
+
+
+@config_app.command("show")
+def config_show(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml")],
+    overrides: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As the input of `temporal workflow start`.")] = False,
+) -> None:
+    """Print the configuration in effect, every default written out."""
+    from omegaconf import OmegaConf
+
+    from .train import read_config
+
+    _, parsed = read_config(config, overrides or [])
+    effective = parsed.model_dump(mode="json")
+    typer.echo(json.dumps({"config": effective}) if as_json else OmegaConf.to_yaml(effective).rstrip())
+
+
+@config_app.command("docs")
+def config_docs(
+    out: Annotated[Path | None, typer.Option(help="File to write; default: print.")] = None,
+) -> None:
+    """Describe every key, from the models."""
+    from .config_docs import document
+
+    if out is None:
+        typer.echo(document(), nl=False)
+    else:
+        out.write_text(document(), encoding="utf-8")
+
+
+@trajectory_app.command("show")
+def trajectory_show(
+    run: RunName,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="For example 12 or 000012.")],
+    index: Annotated[int, typer.Argument(metavar="INDEX", help="Within the group, from 0.")],
+) -> None:
+    """Show one trajectory: its segments with their versions, the text, the reward."""
+    from ...activities.store.engine import sync_engine
+    from .trajectory import find, lines
+
+    engine = sync_engine(load_stack().postgres_url)
+    try:
+        shown = find(engine, run, group, index)
+    finally:
+        engine.dispose()
+    for line in lines(shown):
+        typer.echo(line)
+
+
+def _follow(stack: Stack, run: str, console: Console) -> None:
+    """Until the run ends; then one line that says what happened, the report, and where to look."""
+    from .follow import RunFailed, detached, follow
+    from .runs import client_of, is_running
+
+    async def work() -> None:
+        client = await client_of(stack)
+        await is_running(client, run)
+        await follow(client, stack, run, console)
+
+    try:
+        asyncio.run(work())
+    except KeyboardInterrupt:
+        _say(f"\n{detached(run)}")
+        raise typer.Exit(130) from None
+    except RunFailed as error:
+        typer.secho(f"error: run {run} failed: {error}", err=True, fg=typer.colors.RED)
+        raise typer.Exit(1) from error
+    _end_of_run(stack, run)
+
+
+def _end_of_run(stack: Stack, run: str) -> None:
+    from ..report.make import load, page_path
+    from ..report.page import write_page
+    from .status import outcome_line
+
+    rows, summary = load(stack, run)
+    file = page_path(stack, run)
+    write_page(rows, summary, file)
+    _say(outcome_line(summary))
+    _say(f"report: {file}")
+    from .runs import web_address
+
+    if address := web_address(stack, run):
+        _say(f"web UI: {address}")
+
+
+def _signal(run: str, signal: str, done: str) -> None:
+    from .runs import send
+
+    asyncio.run(send(load_stack(), run, signal))
+    _say(done)
+
+
+def _web(stack: Stack, run: str) -> str:
+    from .runs import web_address
+
+    address = web_address(stack, run)
+    return f": {address}" if address else ""
+
+
+def _interruptible(work: Callable[[], Result], told: str) -> Result:
+    try:
+        return work()
+    except KeyboardInterrupt:
+        _say(f"\n{told}")
+        raise typer.Exit(130) from None
+
+
+def _stay(home: Path) -> None:
+    """Until Ctrl-C or SIGTERM, then stop the stack."""
+    import signal
+
+    from ..stack.up import down as stop_stack
+
+    _say("Ctrl-C stops it")
+    signals = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    signal.sigwait(signals)
+    _say("stopping …")
+    stop_stack(home, _say)
+
+
+def _say(line: str, err: bool = False) -> None:
+    typer.echo(line, err=err)
+    (sys.stderr if err else sys.stdout).flush()
+
+
+if __name__ == "__main__":
+    main()

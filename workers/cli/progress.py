@@ -1,0 +1,140 @@
+"""What a run is doing, measured: from the run's own answers, the store and the coordinator."""
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from ...activities.store.engine import async_engine
+from ...schemas.errors import PsrlError
+from ...schemas.messages.run import RunStatus, StepReport
+from ...schemas.stack import Stack
+from ...schemas.tables import StepMetric
+from ..coordinator.client import CoordinatorClient
+from .runs import ledger_of, status_of
+
+WINDOW = 10
+"""Steps over which idle share and reward are averaged."""
+
+
+@dataclass
+class View:
+    """One look at the run; what could not be asked is as it was before."""
+
+    status: RunStatus | None = None
+    occupied: int = 0
+    live: int = 0
+    tokens_per_s: float | None = None
+    fresh: list[StepReport] = field(default_factory=list)
+    """Steps that finished since the last look."""
+    recent: deque[StepReport] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    trouble: str = ""
+    """Who did not answer."""
+
+    @property
+    def idle_share(self) -> float | None:
+        waited = sum(step.waited_s for step in self.recent)
+        busy = sum((step.published_at - step.train_started_at).total_seconds() for step in self.recent)
+        return waited / (waited + busy) if waited + busy > 0 else None
+
+
+class Observer:
+    """Looks at one run again and again. A part that does not answer is named in the view, not an error: the run goes
+    on without us."""
+
+    def __init__(self, client: Client, stack: Stack, run_id: str) -> None:
+        self._handle = client.get_workflow_handle(run_id)
+        self._run_id = run_id
+        self._store: AsyncEngine = async_engine(stack.postgres_url, pool_size=1)
+        self._coordinator = CoordinatorClient(stack.coordinator_address)
+        self._next_buffer = 0
+        self._tokens: tuple[float, int] | None = None
+        self._view = View()
+
+    async def look(self) -> View:
+        view = self._view
+        view.fresh, view.trouble = [], ""
+        try:
+            view.status = await status_of(self._handle)
+            buffers = await ledger_of(self._handle)
+            view.occupied = sum(int(buffer["occupied"]) for buffer in buffers)
+            view.live = view.occupied + sum(int(buffer["reserved"]) for buffer in buffers)
+        except RPCError as error:
+            view.trouble = f"the run does not answer ({error.status.name.lower()})"
+        try:
+            view.fresh = await self._new_steps()
+        except SQLAlchemyError:
+            view.trouble = "the store does not answer"
+        view.recent.extend(view.fresh)
+        try:
+            await self._measure_tokens()
+        except PsrlError:
+            view.trouble = "the coordinator does not answer"
+        return view
+
+    async def close(self) -> None:
+        await self._coordinator.close()
+        await self._store.dispose()
+
+    async def _new_steps(self) -> list[StepReport]:
+        query = (
+            select(StepMetric.metrics)
+            .where(StepMetric.run_id == self._run_id, StepMetric.buffer >= self._next_buffer)
+            .order_by(StepMetric.buffer)
+        )
+        async with self._store.connect() as connection:
+            steps = [StepReport.model_validate(metrics) for metrics in await connection.scalars(query)]
+        if steps:
+            self._next_buffer = steps[-1].buffer + 1
+        return steps
+
+    async def _measure_tokens(self) -> None:
+        """Of the hosts' own counters; a restarted host begins at zero, then one look is skipped."""
+        fleet = await self._coordinator.fleet()
+        total = sum(item.report.tokens_total for item in fleet.instances if item.report.run_id == self._run_id)
+        now, before = time.monotonic(), self._tokens
+        self._tokens = (now, total)
+        if before is not None and total >= before[1] and now > before[0]:
+            self._view.tokens_per_s = (total - before[1]) / (now - before[0])
+
+
+def step_line(step: StepReport, view: View) -> str:
+    """One finished step, for a terminal that cannot be redrawn and for logs."""
+    total = view.status.total_steps if view.status else 0
+    groups = step.batch.staleness
+    stale = sum(age * count for age, count in groups.items()) / max(1, sum(groups.values()))
+    return "  ".join(
+        [
+            f"step {step.buffer + 1}/{total or '?'}",
+            f"reward {step.batch.reward_mean:.3f}",
+            f"staleness {stale:.2f}",
+            f"buffers {view.occupied}/{view.live}",
+            f"tokens/s {_whole(view.tokens_per_s)}",
+            f"trainer idle {_share(view.idle_share)}",
+            f"gap {step.log_probs.gap_mean_abs:.1e}",
+        ]
+    )
+
+
+def now_line(view: View) -> str:
+    """Where the run is between two steps."""
+    status = view.status
+    if status is None:
+        return view.trouble or "waiting for the run's first answer"
+    validation = f"  validation {status.validation_accuracy:.3f}" if status.validation_accuracy is not None else ""
+    waiting = f"  waiting for {status.waiting_for}" if status.waiting_for else ""
+    trouble = f"  [{view.trouble}]" if view.trouble else ""
+    return f"{status.phase}{validation}{waiting}{trouble}"
+
+
+def _whole(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"

@@ -1,0 +1,88 @@
+"""Runs as the CLI sees them: through Temporal while they live, through the store for ever."""
+
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError
+from temporalio.service import RPCError, RPCStatusCode
+
+from ...schemas.errors import RunUnknown, Unreachable, nearest
+from ...schemas.messages.run import RunStatus
+from ...schemas.stack import Stack
+from ..process import connect
+
+CONNECT_TIMEOUT_S = 5.0
+RPC_TIMEOUT = timedelta(seconds=10)
+RUN_TYPE = "TrainingRun"
+
+
+async def client_of(stack: Stack) -> Client:
+    return await connect(stack.temporal_address, stack.namespace, CONNECT_TIMEOUT_S)
+
+
+def web_address(stack: Stack, run_id: str) -> str:
+    """The run's page in Temporal's web UI; empty when the UI is not known."""
+    if not stack.temporal_ui:
+        return ""
+    return f"{stack.temporal_ui}/namespaces/{quote(stack.namespace)}/workflows/{quote(run_id, safe='')}"
+
+
+async def send(stack: Stack, run_id: str, signal: str) -> None:
+    """Raises `RunUnknown` when no run of this name is alive."""
+    client = await client_of(stack)
+    try:
+        await client.get_workflow_handle(run_id).signal(signal, rpc_timeout=RPC_TIMEOUT)
+    except RPCError as error:
+        raise await explained(client, run_id, error) from error
+
+
+async def status_of(handle: WorkflowHandle[Any, Any]) -> RunStatus:
+    answer: RunStatus = await handle.query("status", result_type=RunStatus, rpc_timeout=RPC_TIMEOUT)
+    return answer
+
+
+async def ledger_of(handle: WorkflowHandle[Any, Any]) -> list[dict[str, Any]]:
+    answer: list[dict[str, Any]] = await handle.query(
+        "ledger", result_type=list[dict[str, Any]], rpc_timeout=RPC_TIMEOUT
+    )
+    return answer
+
+
+async def is_running(client: Client, run_id: str) -> bool:
+    """Raises `RunUnknown` for a name Temporal does not know."""
+    try:
+        found = await client.get_workflow_handle(run_id).describe(rpc_timeout=RPC_TIMEOUT)
+    except RPCError as error:
+        raise await explained(client, run_id, error) from error
+    return found.status is WorkflowExecutionStatus.RUNNING
+
+
+async def live_runs(client: Client) -> list[str]:
+    query = f"WorkflowType = '{RUN_TYPE}' AND ExecutionStatus = 'Running'"
+    return sorted([found.id async for found in client.list_workflows(query)])
+
+
+async def explained(client: Client, run_id: str, error: RPCError) -> RunUnknown | Unreachable:
+    """What an RPC error means for somebody who named a run."""
+    if error.status is not RPCStatusCode.NOT_FOUND:
+        return Unreachable(
+            f"Temporal answered {error.status.name}: {error.message}. Is the stack up? See `psrl status`"
+        )
+    alive = await live_runs(client)
+    return RunUnknown(
+        f"no run {run_id!r} is running{nearest(run_id, alive)}; running now: {', '.join(alive) or 'none'}. "
+        "`psrl status` lists finished ones too"
+    )
+
+
+def cause_of(error: BaseException) -> str:
+    """The message of the fault itself, below the layers of activities and child workflows that passed it on."""
+    told = str(error)
+    current: BaseException | None = error
+    while current is not None:
+        if isinstance(current, FailureError) and not isinstance(current, ActivityError | ChildWorkflowError):
+            told = current.message
+        current = getattr(current, "cause", None)
+    return told

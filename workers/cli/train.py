@@ -1,0 +1,132 @@
+"""`psrl train`: check the configuration, see that the stack is up, start the run."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client, WorkflowHandle
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from ...activities.store.engine import sync_engine
+from ...schemas.config import RunConfig, merge, parse_config
+from ...schemas.errors import ConfigError, RunExists
+from ...schemas.ids import ORCHESTRATOR_QUEUE, RUN_ID_PATTERN
+from ...schemas.messages.run import RunResult, StartRun
+from ...schemas.stack import Stack, load_stack
+from ...schemas.tables import Run
+from ..stack.settings import UpRequest, load_settings
+from ..stack.supervision import Supervisor
+from ..stack.up import up
+from .runs import RPC_TIMEOUT, RUN_TYPE
+
+PATHS = (("model", "path"), ("data", "train_files"), ("data", "val_files"))
+"""Keys with paths: made absolute here, because the workers live in another directory."""
+
+
+def read_config(file: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], RunConfig]:
+    """The mapping as written, paths absolute, and its checked form. Raises `ConfigError`."""
+    values = merge(file, overrides)
+    parse_config(values)
+    for section, key in PATHS:
+        where = values.get(section)
+        if isinstance(where, dict) and where.get(key):
+            found = where[key]
+            where[key] = _absolute(found) if isinstance(found, str) else [_absolute(one) for one in found]
+    return values, parse_config(values)
+
+
+async def ready_stack(config: RunConfig, home: Path, start: bool, say: Callable[[str], None]) -> Stack:
+    """The stack, started if need be. Raises `ConfigError` when it has fewer instances than the run wants."""
+    wanted = config.psrl.deployment.n_rollout_instances
+    if not start:
+        stack = load_stack(home)
+    else:
+        fresh = not Supervisor(home).answers()
+        if fresh:
+            say("starting the stack …")
+        before = load_settings(home)
+        grow = fresh and (before is None or before.instances < wanted)
+        request = UpRequest(
+            home=home,
+            cwd=Path.cwd(),
+            instances=wanted if grow else None,
+            start_timeout_s=config.psrl.deployment.start_timeout_s,
+        )
+        stack = await up(request, say if fresh else lambda _: None)
+        if before is not None and not fresh and before.cwd != Path.cwd():
+            say(f"note: the running stack imports reward functions from {before.cwd}, where it was started")
+    if wanted > len(stack.instances):
+        raise ConfigError(
+            f"psrl.deployment.n_rollout_instances={wanted}, but the stack under {home} has {len(stack.instances)}; "
+            f"allowed: up to that, or `psrl down` and `psrl up --instances {wanted}`"
+        )
+    return stack
+
+
+async def start_run(
+    client: Client, stack: Stack, name: str, values: dict[str, Any], config: RunConfig
+) -> WorkflowHandle[Any, RunResult]:
+    """Raises `RunExists` when the name is taken. A run that failed before it was admitted may be started again."""
+    if await _taken(client, stack, name):
+        raise RunExists(f"run {name!r} exists already: choose another name with --run, or see `psrl report {name}`")
+    psrl = config.psrl
+    summary = (
+        f"eta {psrl.staleness}, {psrl.staleness_buffer_entries} groups of {psrl.rollout_n}, "
+        f"{Path(config.model.path).name}, {config.reward.function}"
+    )
+    try:
+        return await client.start_workflow(
+            RUN_TYPE,
+            StartRun(config=values),
+            id=name,
+            task_queue=ORCHESTRATOR_QUEUE,
+            result_type=RunResult,
+            static_summary=summary[:200],
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+        )
+    except WorkflowAlreadyStartedError as error:
+        raise RunExists(f"Temporal knows a run {name!r} already: choose another name with --run") from error
+
+
+def checked_name(name: str) -> str:
+    if not RUN_ID_PATTERN.fullmatch(name):
+        raise ConfigError(
+            f"--run={name!r} is no run id; allowed: up to 100 of letters, digits, '.', '_', '-', the first a letter or "
+            "digit"
+        )
+    return name
+
+
+async def free_name(client: Client, stack: Stack, stem: str) -> str:
+    """`stem`, else `stem-2`, `stem-3` …: the first that no run has."""
+    base = checked_name(stem[:90])
+    number = 1
+    while True:
+        name = base if number == 1 else f"{base}-{number}"
+        if not await _taken(client, stack, name):
+            return name
+        number += 1
+
+
+async def _taken(client: Client, stack: Stack, name: str) -> bool:
+    engine = sync_engine(stack.postgres_url)
+    try:
+        with engine.connect() as connection:
+            if connection.execute(Run.__table__.select().where(Run.run_id == name)).first() is not None:
+                return True
+    finally:
+        engine.dispose()
+    try:
+        found = await client.get_workflow_handle(name).describe(rpc_timeout=RPC_TIMEOUT)
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return False
+        raise
+    # A run that failed before its row was written used nothing: its name is free again.
+    return found.close_time is None
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())

@@ -1,0 +1,1 @@
+"""What a run did, from the store: numbers, a page with plots, TensorBoard events."""

@@ -1,0 +1,72 @@
+"""The report as one HTML file: plots, numbers and the script that draws them. Opens without a network."""
+
+from html import escape
+from pathlib import Path
+
+from .plots import figures
+from .rows import RunRows
+from .summary import RunSummary
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1180px; margin: 2em auto; padding: 0 1em }
+h1 { margin-bottom: 0 } .sub { color: #667 } table { border-collapse: collapse; margin: 1.5em 0 }
+td { padding: .25em 1.5em .25em 0; border-bottom: 1px solid #e5e8ec } td + td { font-variant-numeric: tabular-nums }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(480px, 1fr)); gap: 1em }
+.bad { color: #b3261e }
+"""
+
+
+def write_page(rows: RunRows, summary: RunSummary, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    written = file.with_name(file.name + ".new")
+    written.write_text(render(rows, summary), encoding="utf-8")
+    written.replace(file)
+
+
+def render(rows: RunRows, summary: RunSummary) -> str:
+    plots = [
+        figure.to_html(full_html=False, include_plotlyjs=(number == 0), config={"displaylogo": False})
+        for number, figure in enumerate(figures(rows, summary))
+    ]
+    reason = f"<p class=bad>{escape(rows.reason)}</p>" if rows.reason else ""
+    facts = "".join(f"<tr><td>{escape(name)}<td>{escape(value)}" for name, value in facts_of(summary))
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(rows.run_id)}</title><style>{STYLE}</style>"
+        f"<h1>{escape(rows.run_id)}</h1><div class=sub>{escape(rows.project)} · {escape(rows.phase)} · "
+        f"{rows.created_at:%Y-%m-%d %H:%M %Z}</div>{reason}<table>{facts}</table>"
+        f"<div class=plots>{''.join(f'<div>{plot}</div>' for plot in plots)}</div></html>"
+    )
+
+
+def facts_of(summary: RunSummary) -> list[tuple[str, str]]:
+    """Name and value, for the page and for the terminal."""
+    split = summary.time_split
+    histogram = ", ".join(f"{age}: {groups}" for age, groups in summary.staleness_histogram.items())
+    return [
+        ("reward, first and last ten steps", f"{number(summary.reward_first)} → {number(summary.reward_last)}"),
+        ("validation, before and after", f"{number(summary.validation_before)} → {number(summary.validation_after)}"),
+        ("steps", f"{summary.steps} of {summary.total_steps}"),
+        ("trained trajectories, tokens", f"{summary.trajectories:,}, {summary.tokens:,}"),
+        ("staleness: groups", histogram or "–"),
+        ("engines generated while the trainer was busy", share(summary.overlap_share)),
+        ("trainer idle", share(summary.trainer_idle_share)),
+        ("mean log-prob gap", "–" if summary.logprob_gap_mean_abs is None else f"{summary.logprob_gap_mean_abs:.1e}"),
+        ("untrainable tokens", f"{summary.untrainable_tokens:,}"),
+        ("wall time", f"{summary.wall_s:.1f} s"),
+        (
+            "start, wait, train, publish, other",
+            ", ".join(
+                f"{seconds:.1f} s"
+                for seconds in (split.start_s, split.wait_s, split.train_s, split.publish_s, split.other_s)
+            ),
+        ),
+        ("engines generated for", f"{split.generate_s:.1f} s"),
+    ]
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"

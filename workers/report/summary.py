@@ -1,0 +1,157 @@
+"""The numbers of a report: plain arithmetic over `RunRows`."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+from ...schemas.messages.run import StepReport
+from .rows import Interval, RunRows
+
+ENDS = 10
+"""Steps at each end of a run whose rewards are averaged: one step's mean is noisy."""
+
+
+class TimeSplit(BaseModel):
+    """Where the wall time went. The trainer is always in one of start, wait, train, publish or other, which add up to
+    the wall time; `generate` is what the engines did meanwhile."""
+
+    model_config = ConfigDict(frozen=True)
+
+    start_s: float
+    """Until the trainer first waited for a batch: checks, loading the model, starting the engines."""
+    wait_s: float
+    """The trainer waited for a batch."""
+    train_s: float
+    """Log-probs, advantages, update."""
+    publish_s: float
+    """The new version is written and announced."""
+    other_s: float
+    """The rest: bookkeeping between steps, checkpoints, the last validation."""
+    generate_s: float
+    """At least one engine generated."""
+
+
+class RunSummary(BaseModel):
+    """What `psrl report --json` prints."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    phase: str
+    reason: str
+    reward_first: float | None
+    """Mean over the first ten steps."""
+    reward_last: float | None
+    """Mean over the last ten steps."""
+    validation_before: float | None
+    validation_after: float | None
+    steps: int
+    total_steps: int
+    trajectories: int
+    """Trained on."""
+    tokens: int
+    """Trained on."""
+    staleness_histogram: dict[int, int]
+    """Buffer minus version tag, in versions, to groups."""
+    overlap_share: float | None
+    """Share of the trainer's busy time during which an engine generated."""
+    trainer_idle_share: float | None
+    """Share of the time from the first wait to the last publication that the trainer waited."""
+    logprob_gap_mean_abs: float | None
+    """Mean over steps of the mean |engine - trainer| log-prob difference."""
+    untrainable_tokens: int
+    wall_s: float
+    time_split: TimeSplit
+
+
+def summarize(rows: RunRows) -> RunSummary:
+    steps = rows.steps
+    rewards = [step.batch.reward_mean for step in steps]
+    measured = [item.accuracy for item in rows.evaluations if item.accuracy is not None]
+    waited = sum(step.waited_s for step in steps)
+    busy = sum(end - begin for begin, end in training(steps))
+    return RunSummary(
+        run_id=rows.run_id,
+        phase=rows.phase,
+        reason=rows.reason,
+        reward_first=mean(rewards[:ENDS]),
+        reward_last=mean(rewards[-ENDS:]),
+        validation_before=measured[0] if measured else None,
+        validation_after=measured[-1] if len(measured) > 1 else None,
+        steps=len(steps),
+        total_steps=rows.total_steps,
+        trajectories=rows.trained_trajectories,
+        tokens=sum(step.batch.tokens for step in steps),
+        staleness_histogram=staleness(steps),
+        overlap_share=_overlap_share(steps, rows.generating),
+        trainer_idle_share=waited / (waited + busy) if waited + busy > 0 else None,
+        logprob_gap_mean_abs=mean([step.log_probs.gap_mean_abs for step in steps]),
+        untrainable_tokens=sum(step.log_probs.untrainable_tokens for step in steps),
+        wall_s=_end(rows) - rows.created_at.timestamp(),
+        time_split=_time_split(rows),
+    )
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """None for no values: a missing number is not 0."""
+    return sum(values) / len(values) if values else None
+
+
+def staleness(steps: Iterable[StepReport]) -> dict[int, int]:
+    counts: Counter[int] = Counter()
+    for step in steps:
+        counts.update(step.batch.staleness)
+    return dict(sorted(counts.items()))
+
+
+def training(steps: Iterable[StepReport]) -> list[Interval]:
+    """When the trainer was busy: disjoint, in order, since steps follow each other."""
+    return [(step.train_started_at.timestamp(), step.published_at.timestamp()) for step in steps]
+
+
+def intersection_s(left: Sequence[Interval], right: Sequence[Interval]) -> float:
+    """Seconds that lie in both; each side disjoint and in order."""
+    total, i, j = 0.0, 0, 0
+    while i < len(left) and j < len(right):
+        total += max(0.0, min(left[i][1], right[j][1]) - max(left[i][0], right[j][0]))
+        if left[i][1] <= right[j][1]:
+            i += 1
+        else:
+            j += 1
+    return total
+
+
+def _overlap_share(steps: Sequence[StepReport], generating: Sequence[Interval]) -> float | None:
+    busy = training(steps)
+    total = sum(end - begin for begin, end in busy)
+    return intersection_s(busy, generating) / total if total > 0 else None
+
+
+def _time_split(rows: RunRows) -> TimeSplit:
+    created, wall = rows.created_at.timestamp(), _end(rows) - rows.created_at.timestamp()
+    start = wall
+    if rows.steps:
+        first = rows.steps[0]
+        start = max(0.0, first.train_started_at.timestamp() - first.waited_s - created)
+    wait = sum(step.waited_s for step in rows.steps)
+    busy = sum(end - begin for begin, end in training(rows.steps))
+    publish = min(busy, sum(step.publish.seconds for step in rows.steps))
+    return TimeSplit(
+        start_s=start,
+        wait_s=wait,
+        train_s=busy - publish,
+        publish_s=publish,
+        other_s=max(0.0, wall - start - wait - busy),
+        generate_s=sum(end - begin for begin, end in rows.generating),
+    )
+
+
+def _end(rows: RunRows) -> float:
+    """When the run ended; while it goes on, its newest sign of life."""
+    if rows.finished_at is not None:
+        return rows.finished_at.timestamp()
+    signs = [rows.created_at.timestamp()]
+    signs += [end for _, end in rows.generating[-1:]]
+    signs += [step.published_at.timestamp() for step in rows.steps[-1:]]
+    return max(signs)
