@@ -1,0 +1,195 @@
+"""The command line: what it accepts, and that every foreseen fault is one clear line and exit code 1."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from temporalio.exceptions import ActivityError, ApplicationError, RetryState
+from typer.testing import CliRunner, Result
+
+from psrl.schemas.config import RunConfig
+from psrl.schemas.ids import RunId
+from psrl.schemas.messages.run import RunPhase, RunStatus
+from psrl.workers.cli.config_docs import document, leaves
+from psrl.workers.cli.main import app
+from psrl.workers.cli.progress import View, now_line, step_line
+from psrl.workers.cli.runs import cause_of
+from psrl.workers.cli.status import outcome_line
+from psrl.workers.cli.train import read_config
+from tests.support.steps import step_report
+
+ROOT = Path(__file__).parents[2]
+GOOD = {
+    "model": {"path": "model"},
+    "data": {"train_files": ["train.jsonl"]},
+    "reward": {"function": "some.module:score"},
+    "psrl": {"rollout_n": 4},
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(GOOD))
+    return file
+
+
+def psrl(home: Path, *arguments: str) -> Result:
+    return CliRunner(env={"PSRL_HOME": str(home), "COLUMNS": "200"}).invoke(app, list(arguments))
+
+
+def refused(result: Result) -> str:
+    """The one line a failed command prints."""
+    assert result.exit_code == 1, result.output
+    assert result.stderr.startswith("error: ")
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+def test_the_effective_configuration_is_printed_with_every_default(config: Path, tmp_path: Path) -> None:
+    result = psrl(tmp_path, "config", "show", str(config), "psrl.staleness=2")
+    assert result.exit_code == 0, result.output
+    shown = yaml.safe_load(result.stdout)
+    assert shown["psrl"]["staleness"] == 2
+    assert RunConfig.model_validate(shown).psrl.rollout_n == 4
+
+
+def test_the_json_form_is_what_the_temporal_command_takes(config: Path, tmp_path: Path) -> None:
+    shown = json.loads(psrl(tmp_path, "config", "show", str(config), "--json").stdout)
+    assert RunConfig.model_validate(shown["config"]).psrl.rollout_n == 4
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("psrl.stalenes=1", "did you mean 'staleness'?"),
+        ("psrl.staleness=-1", "psrl.staleness=-1"),
+        ("psrl.rollout_n=1", "psrl.rollout_n=1 with group-normalised advantages"),
+        ("psrl.staleness", "is not of the form key=value"),
+    ],
+)
+@pytest.mark.parametrize("command", [("config", "show"), ("train",)])
+def test_a_bad_key_or_value_is_refused_before_anything_starts(
+    command: tuple[str, ...], override: str, said: str, config: Path, tmp_path: Path
+) -> None:
+    assert said in refused(psrl(tmp_path / "home", *command, str(config), override))
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_missing_configuration_file_is_named(tmp_path: Path) -> None:
+    assert "none.yaml does not exist" in refused(psrl(tmp_path, "train", str(tmp_path / "none.yaml")))
+
+
+def test_a_run_name_that_cannot_be_an_id_is_refused(config: Path, tmp_path: Path) -> None:
+    assert "--run='a b' is no run id" in refused(psrl(tmp_path, "train", str(config), "--run", "a b"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status",),
+        ("pause", "x"),
+        ("resume", "x"),
+        ("stop", "x"),
+        ("follow", "x"),
+        ("report", "x"),
+        ("trajectory", "show", "x", "0", "0"),
+    ],
+)
+def test_a_command_that_needs_a_stack_says_how_to_start_one(command: tuple[str, ...], tmp_path: Path) -> None:
+    assert "start one with `psrl up`" in refused(psrl(tmp_path, *command))
+
+
+def test_train_without_a_stack_says_how_to_start_one_when_it_must_not(config: Path, tmp_path: Path) -> None:
+    assert "start one with `psrl up`" in refused(psrl(tmp_path, "train", str(config), "--no-up"))
+
+
+def test_a_part_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    assert "no part 'postgress' (did you mean 'postgres'?)" in refused(psrl(tmp_path, "up", "--parts", "postgress"))
+
+
+def test_down_twice_is_fine(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert psrl(tmp_path / "home", "down").exit_code == 0
+
+
+def test_paths_become_absolute_because_workers_live_elsewhere(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values, parsed = read_config(config, ["data.val_files=[v.jsonl]"])
+    assert parsed.model.path == values["model"]["path"] == str(tmp_path / "model")
+    assert parsed.data.train_files == (str(tmp_path / "train.jsonl"),)
+    assert parsed.data.val_files == (str(tmp_path / "v.jsonl"),)
+
+
+def test_every_key_is_documented_with_a_meaning() -> None:
+    text = document()
+    for section, field in RunConfig.model_fields.items():
+        assert isinstance(field.annotation, type)
+        for key, leaf in leaves(section, field.annotation):
+            (row,) = [line for line in text.splitlines() if line.startswith(f"| `{key}` |")]
+            assert leaf.description or "choice" in row
+            assert not row.endswith("|  |"), f"{key} has no meaning"
+
+
+def test_the_committed_documentation_is_that_of_the_models() -> None:
+    assert (ROOT / "docs" / "configuration.md").read_text() == document(), (
+        "run: psrl config docs --out docs/configuration.md"
+    )
+
+
+def test_a_failure_is_told_by_its_cause_not_by_the_layers_around_it() -> None:
+    cause = ApplicationError("data.train_files: a.jsonl does not exist", type="DataError")
+    layer = ActivityError(
+        "Activity task failed",
+        scheduled_event_id=1,
+        started_event_id=2,
+        identity="",
+        activity_type="admit_run",
+        activity_id="1",
+        retry_state=RetryState.NON_RETRYABLE_FAILURE,
+    )
+    layer.__cause__ = cause
+    assert cause_of(layer) == "data.train_files: a.jsonl does not exist"
+
+
+def test_a_step_is_told_in_one_line() -> None:
+    view = View(occupied=3, live=8, tokens_per_s=1234.4)
+    step = step_report(4, reward=0.25, started=0, published=3, waited=1, staleness={0: 1, 1: 3})
+    view.recent.append(step)
+    view.status = RunStatus(
+        run_id=RunId("r"), phase=RunPhase.RUNNING, step=5, total_steps=80, version=5, live_groups=8, occupied_groups=3
+    )
+    assert step_line(step, view) == (
+        "step 5/80  reward 0.250  staleness 0.75  buffers 3/8  tokens/s 1,234  trainer idle 25%  gap 1.0e-05"
+    )
+
+
+def test_between_steps_the_run_says_what_it_waits_for() -> None:
+    status = RunStatus(
+        run_id=RunId("r"),
+        phase=RunPhase.RUNNING,
+        step=5,
+        total_steps=80,
+        version=5,
+        live_groups=8,
+        occupied_groups=3,
+        waiting_for="buffer 5: 3 of 8 groups complete",
+        validation_accuracy=0.5,
+    )
+    assert now_line(View(status=status)) == "running  validation 0.500  waiting for buffer 5: 3 of 8 groups complete"
+
+
+def test_the_end_of_a_run_is_one_line() -> None:
+    from psrl.workers.report.rows import Evaluated
+    from psrl.workers.report.summary import summarize
+    from tests.unit.test_report import rows
+
+    given = rows(
+        [step_report(0, reward=0.25), step_report(1, reward=0.75)], [Evaluated(0, 0.2), Evaluated(2, 0.8)], finished=60
+    )
+    assert outcome_line(summarize(given)) == (
+        "run done: reward 0.500 -> 0.500 (first and last ten steps), validation 0.200 -> 0.800, 2 steps in 60 s"
+    )

@@ -1,0 +1,130 @@
+"""The numbers of a report, its page and its TensorBoard events, from made-up rows."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from psrl.schemas.messages.run import StepReport
+from psrl.workers.report.page import write_page
+from psrl.workers.report.rows import Evaluated, Interval, RunRows
+from psrl.workers.report.summary import intersection_s, summarize
+from psrl.workers.report.tensorboard import write_events
+from tests.support.steps import EPOCH, at, step_report
+
+
+def rows(
+    steps: Sequence[StepReport] = (),
+    evaluations: Sequence[Evaluated] = (),
+    generating: Sequence[Interval] = (),
+    finished: float | None = None,
+) -> RunRows:
+    shift = EPOCH.timestamp()
+    return RunRows(
+        run_id="run",
+        phase="done",
+        reason="",
+        project="psrl",
+        total_steps=30,
+        created_at=EPOCH,
+        finished_at=None if finished is None else at(finished),
+        steps=tuple(steps),
+        evaluations=tuple(evaluations),
+        trained_trajectories=16 * len(steps),
+        generating=tuple((shift + begin, shift + end) for begin, end in generating),
+    )
+
+
+def test_rewards_are_the_means_of_the_first_and_last_ten_steps() -> None:
+    summary = summarize(rows([step_report(i, reward=i) for i in range(30)]))
+    assert summary.reward_first == pytest.approx(4.5)
+    assert summary.reward_last == pytest.approx(24.5)
+    assert (summary.steps, summary.trajectories, summary.tokens) == (30, 480, 3000)
+
+
+def test_a_run_without_steps_has_no_numbers_rather_than_zeros() -> None:
+    summary = summarize(rows(finished=5))
+    assert summary.reward_first is None
+    assert summary.overlap_share is None
+    assert summary.trainer_idle_share is None
+    assert summary.time_split.start_s == pytest.approx(5)
+
+
+def test_validation_before_and_after_are_the_first_and_last_measured() -> None:
+    measured = [Evaluated(0, 0.2), Evaluated(5, None), Evaluated(10, 0.7)]
+    summary = summarize(rows(evaluations=measured))
+    assert (summary.validation_before, summary.validation_after) == (0.2, 0.7)
+    assert summarize(rows(evaluations=measured[:1])).validation_after is None
+
+
+def test_the_staleness_histogram_sums_the_groups_of_all_steps() -> None:
+    summary = summarize(rows([step_report(0), step_report(1, staleness={0: 1, 1: 3})]))
+    assert summary.staleness_histogram == {0: 5, 1: 3}
+
+
+def test_overlap_is_the_share_of_training_time_in_which_an_engine_generated() -> None:
+    steps = [step_report(0, started=10, published=14), step_report(1, started=20, published=24)]
+    summary = summarize(rows(steps, generating=[(0, 11), (13, 22)]))
+    assert summary.overlap_share == pytest.approx((1 + 1 + 2) / 8)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "seconds"),
+    [
+        ([], [(0, 1)], 0),
+        ([(0, 1)], [(1, 2)], 0),
+        ([(0, 10)], [(1, 2), (3, 5)], 3),
+        ([(0, 2), (3, 9)], [(1, 4), (8, 20)], 3),
+    ],
+)
+def test_intersections_of_disjoint_intervals(left: list[Interval], right: list[Interval], seconds: float) -> None:
+    assert intersection_s(left, right) == intersection_s(right, left) == seconds
+
+
+def test_the_trainers_times_add_up_to_the_wall_time() -> None:
+    steps = [
+        step_report(0, started=10, published=14, waited=6, publish_s=1),
+        step_report(1, started=15, published=18, waited=0.5, publish_s=1),
+    ]
+    summary = summarize(rows(steps, generating=[(5, 9)], finished=20))
+    split = summary.time_split
+    assert (split.start_s, split.wait_s, split.train_s, split.publish_s) == pytest.approx((4, 6.5, 5, 2))
+    assert split.start_s + split.wait_s + split.train_s + split.publish_s + split.other_s == pytest.approx(20)
+    assert split.generate_s == pytest.approx(4)
+    assert summary.trainer_idle_share == pytest.approx(6.5 / 13.5)
+
+
+def test_a_run_in_progress_lasts_until_its_newest_sign_of_life() -> None:
+    assert summarize(rows([step_report(0, published=3)], generating=[(0, 7)])).wall_s == pytest.approx(7)
+
+
+def test_the_page_holds_every_plot_and_needs_no_network(tmp_path: Path) -> None:
+    given = rows([step_report(i) for i in range(3)], [Evaluated(0, 0.1), Evaluated(3, 0.4)], [(0, 1)])
+    file = tmp_path / "reports" / "run.html"
+    write_page(given, summarize(given), file)
+    page = file.read_text()
+    for title in ("Reward", "Validation", "Staleness", "Response length", "Log-prob gap", "Time per step"):
+        assert title in page
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=[\"']?https?:", page)
+
+
+def test_a_page_of_a_run_without_steps_can_be_written(tmp_path: Path) -> None:
+    given = rows()
+    write_page(given, summarize(given), tmp_path / "run.html")
+
+
+def test_tensorboard_reads_back_what_was_written_and_an_export_replaces_the_one_before(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    given = rows([step_report(0, reward=0.25), step_report(1, reward=0.75)], [Evaluated(0, 0.5)])
+    write_events(given, tmp_path)
+    count = write_events(given, tmp_path)
+    (file,) = (tmp_path / "run").iterdir()
+    values = [
+        (value.tag, event.step, value) for event in EventFileLoader(str(file)).Load() for value in event.summary.value
+    ]
+    assert len(values) == count
+    found = {(tag, step): value.tensor.float_val[0] for tag, step, value in values}
+    assert found["batch/reward_mean", 1] == pytest.approx(0.75)
+    assert found["validation/accuracy", 0] == pytest.approx(0.5)
