@@ -2,13 +2,20 @@
 
 import math
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 import torch
+from sqlalchemy import Engine, insert
 
+from psrl.activities.store.codec import encode_ids, encode_logprobs
 from psrl.activities.training.batch import SampledSequence, TrainBatch
 from psrl.schemas.config import RunConfig, parse_config
+from psrl.schemas.ids import training_group
+from psrl.schemas.tables import Batch, BatchMember, Group, Run, Segment, Trajectory
 
 VOCABULARY = 128
 
@@ -53,3 +60,78 @@ def synthetic_batch(
                 SampledSequence(group, len(prompt), torch.tensor(prompt + response), torch.tensor(rollout), reward(rng))
             )
     return TrainBatch(tuple(sequences))
+
+
+def fill_run(store: Engine, run_id: str, values: dict[str, Any], batches: Sequence[TrainBatch]) -> None:
+    """A run in the store as the rest of the system would leave it: buffer b holds `batches[b]`. Every trajectory has
+    two segments where it is long enough, inserted last first."""
+    now = datetime.now(UTC)
+    segment = {"run_id": run_id, "turn": 0, "fence": 1, "instance": "rollout-0", "started_at": now, "finished_at": now}
+    numbers = count()
+    with store.begin() as connection:
+        connection.execute(insert(Run), [_run_row(run_id, values, len(batches))])
+        for buffer, batch in enumerate(batches):
+            connection.execute(insert(Batch), [{"run_id": run_id, "buffer": buffer, "info": {}}])
+            ids = [training_group(next(numbers)) for _ in range(batch.groups)]
+            first = {s.group: s for s in batch.sequences}
+            connection.execute(
+                insert(Group), [_group_row(run_id, ids[group], buffer, sequence) for group, sequence in first.items()]
+            )
+            trajectories, segments, members = [], [], []
+            for sequence, index in zip(batch.sequences, _indices(batch), strict=True):
+                key = {"run_id": run_id, "group_id": ids[sequence.group], "index": index}
+                status = "failed" if sequence.reward is None else "scored"
+                trajectories.append({**key, "status": status, "end": "stop", "reward": sequence.reward})
+                members.append({**key, "buffer": buffer, "version_tag": buffer, "staleness": 1})
+                half = sequence.rollout.numel() // 2
+                for seq, part in reversed([*enumerate([slice(0, half), slice(half, None)][half == 0 :])]):
+                    tokens = sequence.ids[sequence.prompt_tokens :][part].tolist()
+                    encoded = encode_ids(tokens), encode_logprobs(sequence.rollout[part].tolist())
+                    end = "stop" if part.stop is None else None
+                    segments.append(
+                        {**segment, **key, "seq": seq, "version": buffer, "tokens": len(tokens), "end": end}
+                        | dict(zip(("token_ids", "logprobs"), encoded, strict=True))
+                    )
+            connection.execute(insert(Trajectory), trajectories)
+            connection.execute(insert(Segment), segments)
+            connection.execute(insert(BatchMember), members)
+
+
+def _run_row(run_id: str, values: dict[str, Any], steps: int) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "workflow_run_id": f"execution-of-{run_id}",
+        "config": values,
+        "total_steps": steps,
+        "prompts": 1,
+        "skipped_too_long": 0,
+        "data_fingerprint": "",
+        "phase": "running",
+    }
+
+
+def _group_row(run_id: str, group_id: str, buffer: int, sequence: SampledSequence) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "group_id": group_id,
+        "purpose": "train",
+        "epoch": 0,
+        "position": 0,
+        "row": 0,
+        "version_tag": buffer,
+        "prompt_ids": encode_ids(sequence.ids[: sequence.prompt_tokens].tolist()),
+        "prompt_text": "",
+        "data_source": "test",
+        "ground_truth": None,
+        "extra": {},
+    }
+
+
+def _indices(batch: TrainBatch) -> list[int]:
+    """Place of each sequence in its group."""
+    seen: Counter[int] = Counter()
+    indices = []
+    for sequence in batch.sequences:
+        indices.append(seen[sequence.group])
+        seen[sequence.group] += 1
+    return indices

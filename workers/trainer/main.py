@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import torch
 from temporalio.worker import Worker
+from transformers.utils.logging import disable_progress_bar
 
 from ...activities.store.engine import sync_engine
 from ...activities.store.migrate import require_current
@@ -32,6 +33,7 @@ def prepare_torch() -> torch.device:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         device = torch.device("cpu")
     torch.use_deterministic_algorithms(True, warn_only=True)
+    disable_progress_bar()  # Logs are files.
     return device
 
 

@@ -1,0 +1,337 @@
+"""The trainer's stages on a real store: idempotence, and recovery that repeats every bit."""
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sqlalchemy import Engine, select, update
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from psrl.activities.store.engine import sync_engine
+from psrl.schemas.errors import InstanceBusy, InvariantViolated, ModelError, RunUnknown
+from psrl.schemas.ids import RunId
+from psrl.schemas.stack import Stack
+from psrl.schemas.tables import Checkpoint, Run, WeightVersion
+from psrl.schemas.weights import WeightManifest
+from psrl.workers.trainer.batches import read_batch
+from psrl.workers.trainer.stages import Stages
+from psrl.workers.trainer.world import World
+from tests.support.tiny_model import make_tiny_model
+from tests.support.training import fill_run, run_values, synthetic_batch
+
+pytestmark = pytest.mark.integration
+
+RUN = RunId("quick")
+STEPS = 5
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture
+def engine(postgres_url: str) -> Iterator[Engine]:
+    engine = sync_engine(postgres_url)
+    yield engine
+    engine.dispose()
+
+
+class Lab:
+    """One store with one filled run, and as many trainer processes' lives as a test wants."""
+
+    def __init__(self, home: Path, engine: Engine, model: Path) -> None:
+        self.engine = engine
+        self.model = model
+        self.stack = Stack(
+            home=home,
+            temporal_address="",
+            postgres_url="",
+            coordinator_address="",
+            weights_dir=home / "weights",
+            checkpoints_dir=home / "checkpoints",
+            instances=(),
+        )
+
+    def fill(self, run: str = RUN, **sections: dict[str, Any]) -> None:
+        actor = {"optim": {"lr": 0.01, "lr_warmup_steps": 3}, "grad_clip": 0.5, **sections.pop("actor", {})}
+        values = run_values(model={"path": str(self.model)}, actor=actor, **sections)
+        batches = [synthetic_batch(4, 4, seed=seed, missing_share=0.05) for seed in range(STEPS)]
+        fill_run(self.engine, run, values, batches)
+
+    def life(self) -> Stages:
+        """A new trainer process: nothing in memory."""
+        return Stages(self.stack, self.engine, World(), CPU)
+
+    def manifest(self, version: int, run: str = RUN) -> WeightManifest:
+        query = select(WeightVersion.manifest).where(WeightVersion.run_id == run, WeightVersion.version == version)
+        with self.engine.connect() as connection:
+            return WeightManifest.model_validate(connection.execute(query).scalar_one())
+
+    def checksums(self, run: str = RUN) -> list[list[str]]:
+        """Of every published version."""
+        return [[shard.sha256 for shard in self.manifest(version, run).shards] for version in range(STEPS + 1)]
+
+    def step_folder(self, version: int) -> Path:
+        return self.stack.checkpoints_dir / RUN / f"step_{version:06d}"
+
+
+@pytest.fixture
+def lab(tmp_path: Path, engine: Engine, model_path: Path) -> Lab:
+    return Lab(tmp_path, engine, model_path)
+
+
+def stage_calls(run: str, saves: tuple[int, ...] = (1, 3)) -> list[tuple[str, Callable[[Stages], Any]]]:
+    """Every call of a whole run in order, with a checkpoint after the buffers `saves`."""
+    run_id = RunId(run)
+    calls: list[tuple[str, Callable[[Stages], Any]]] = [("open", lambda stages: stages.open(run_id))]
+    for buffer in range(STEPS):
+        names = ["log_probs", "advantages", "update", "publish", *(["checkpoint"] if buffer in saves else [])]
+        for name in names:
+            calls.append((name, lambda stages, name=name, buffer=buffer: getattr(stages, name)(run_id, buffer)))
+    return calls
+
+
+def without_time(result: Any) -> Any:
+    return result and result.model_copy(update={"seconds": 0.0}) if hasattr(result, "seconds") else result
+
+
+def undisturbed(lab: Lab, run: str = RUN) -> list[Any]:
+    stages = lab.life()
+    return [without_time(call(stages)) for _, call in stage_calls(run)]
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "everything on": {
+        "actor": {"ppo_mini_batch_size": 2, "ppo_epochs": 2, "use_kl_loss": True, "ppo_max_token_len_per_gpu": 64},
+        "algorithm": {"rollout_correction": {"rollout_is": "token"}},
+    },
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_trainer_that_dies_between_all_stages_publishes_the_same_bits(lab: Lab, variant: str) -> None:
+    lab.fill("calm", **VARIANTS[variant])
+    lab.fill("rough", **VARIANTS[variant])
+    calm = undisturbed(lab, "calm")
+    rough = [without_time(call(lab.life())) for _, call in stage_calls("rough")]
+    assert lab.checksums("calm") == lab.checksums("rough")
+    for (name, _), one, other in zip(stage_calls("calm"), calm, rough, strict=True):
+        if name != "checkpoint":
+            assert one == other, name
+
+
+def test_every_stage_repeated_returns_the_same_and_changes_nothing(lab: Lab) -> None:
+    lab.fill("calm")
+    lab.fill("twice")
+    undisturbed(lab, "calm")
+    stages = lab.life()
+    for name, call in stage_calls("twice"):
+        first, second = call(stages), call(stages)
+        assert without_time(first) == without_time(second), name
+    assert lab.checksums("calm") == lab.checksums("twice")
+
+
+def test_a_stage_makes_up_for_those_that_were_skipped(lab: Lab) -> None:
+    lab.fill("calm")
+    lab.fill("hasty")
+    undisturbed(lab, "calm")
+    stages = lab.life()
+    stages.open(RunId("hasty"))
+    for buffer in range(STEPS):
+        stages.publish(RunId("hasty"), buffer)
+    assert lab.checksums("calm") == lab.checksums("hasty")
+
+
+def test_an_update_that_fails_half_way_leaves_no_trace(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    actor = {"ppo_mini_batch_size": 1}
+    lab.fill("calm", actor=actor)
+    lab.fill("rough", actor=actor)
+    undisturbed(lab, "calm")
+    stages = lab.life()
+    plain, steps = torch.optim.AdamW.step, 0
+
+    def failing(self: torch.optim.AdamW, *args: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps in (3, 11):
+            raise OSError("out of luck")
+        return plain(self, *args)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", failing)
+    for name, call in stage_calls("rough"):
+        if name == "update":
+            try:
+                call(stages)
+            except OSError:
+                call(stages)
+        else:
+            call(stages)
+    assert steps > 11
+    assert lab.checksums("calm") == lab.checksums("rough")
+
+
+def test_a_checkpoint_loads_with_plain_transformers_and_holds_the_published_weights(lab: Lab) -> None:
+    lab.fill()
+    stages = lab.life()
+    stages.publish(RUN, 0)
+    saved = stages.checkpoint(RUN, 0)
+    assert Path(saved.path) == lab.step_folder(1)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(saved.path), AutoTokenizer.from_pretrained(saved.path)
+    probe = lab.manifest(1).probe
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([probe.token_ids])).logits[0].log_softmax(-1)
+    found = [float(logits[i, token]) for i, token in enumerate(probe.token_ids[1:])]
+    assert found == pytest.approx(probe.logprobs, abs=1e-5)
+    assert tokenizer("1+2=")["input_ids"]
+
+
+def test_checkpoints_beyond_the_limit_are_removed_with_their_rows(lab: Lab, engine: Engine) -> None:
+    lab.fill(trainer={"max_ckpt_to_keep": 2})
+    stages = lab.life()
+    for buffer in range(4):
+        stages.checkpoint(RUN, buffer)
+    kept = sorted(path.name for path in (lab.stack.checkpoints_dir / RUN).iterdir())
+    assert kept == ["step_000003", "step_000004"]
+    with engine.connect() as connection:
+        rows = connection.execute(select(Checkpoint.version, Checkpoint.path).order_by(Checkpoint.version)).all()
+    assert [tuple(row) for row in rows] == [(3, str(lab.step_folder(3))), (4, str(lab.step_folder(4)))]
+
+
+@pytest.mark.parametrize("fault", ["flipped byte", "missing file", "missing marker", "cut short", "other run"])
+def test_a_damaged_checkpoint_is_passed_over_and_named(lab: Lab, caplog: pytest.LogCaptureFixture, fault: str) -> None:
+    lab.fill()
+    undisturbed(lab)
+    wanted = lab.checksums()
+    folder = lab.step_folder(4)
+    damaged = folder / {"missing marker": "COMMITTED", "other run": "COMMITTED"}.get(fault, "model.safetensors")
+    if fault.startswith("missing"):
+        damaged.unlink()
+    elif fault == "flipped byte":
+        data = bytearray(damaged.read_bytes())
+        data[len(data) // 2] ^= 1
+        damaged.write_bytes(data)
+    elif fault == "cut short":
+        damaged.write_bytes(damaged.read_bytes()[:-100])
+    else:
+        damaged.write_text(damaged.read_text().replace("execution-of-quick", "execution-of-another"))
+    with caplog.at_level(logging.INFO):
+        lab.life().publish(RUN, 4)
+    assert any(str(damaged) in record.message for record in caplog.records if record.levelno == logging.WARNING)
+    assert f"loaded {lab.step_folder(2)}" in caplog.text
+    assert not any("differs from the published" in record.message for record in caplog.records)
+    assert lab.checksums() == wanted
+    # The same version can be saved again over the damaged one.
+    lab.life().checkpoint(RUN, 3)
+    with caplog.at_level(logging.INFO):
+        caplog.clear()
+        lab.life().publish(RUN, 4)
+    assert f"loaded {folder}" in caplog.text
+
+
+def test_what_a_crash_left_of_a_save_is_cleared_away(lab: Lab) -> None:
+    lab.fill()
+    leftover = lab.stack.checkpoints_dir / RUN / ".tmp-step_000001"
+    leftover.mkdir(parents=True)
+    (leftover / "model.safetensors").write_bytes(b"half")
+    lab.life().checkpoint(RUN, 0)
+    assert [path.name for path in (lab.stack.checkpoints_dir / RUN).iterdir()] == ["step_000001"]
+
+
+def test_a_save_that_fails_leaves_nothing_behind(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.fill()
+    stages = lab.life()
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", full)
+        with pytest.raises(OSError, match="No space"):
+            stages.checkpoint(RUN, 0)
+    assert list((lab.stack.checkpoints_dir / RUN).iterdir()) == []
+    assert stages.checkpoint(RUN, 0).version == 1
+
+
+def test_another_run_must_wait_until_the_trainer_is_closed(lab: Lab) -> None:
+    lab.fill()
+    lab.fill("other")
+    stages = lab.life()
+    stages.open(RUN)
+    with pytest.raises(InstanceBusy, match=r"'quick'.*'other' must wait"):
+        stages.open(RunId("other"))
+    stages.close(RunId("other"))
+    with pytest.raises(InstanceBusy):
+        stages.log_probs(RunId("other"), 0)
+    stages.close(RUN)
+    stages.close(RUN)
+    assert stages.open(RunId("other")).version == 0
+
+
+def test_a_run_that_ended_without_closing_does_not_hold_the_trainer(lab: Lab, engine: Engine) -> None:
+    lab.fill()
+    lab.fill("other")
+    stages = lab.life()
+    stages.open(RUN)
+    with engine.begin() as connection:
+        connection.execute(update(Run).where(Run.run_id == RUN).values(phase="failed"))
+    assert stages.open(RunId("other")).version == 0
+
+
+def test_a_model_that_changed_since_the_run_began_is_refused(lab: Lab, tmp_path: Path) -> None:
+    lab.model = make_tiny_model(tmp_path / "model", seed=1)
+    lab.fill()
+    lab.life().open(RUN)
+    make_tiny_model(tmp_path / "model", seed=2)
+    with pytest.raises(ModelError, match=r"not the model that run 'quick' began with"):
+        lab.life().publish(RUN, 0)
+
+
+def test_a_model_directory_without_weights_is_refused(lab: Lab, tmp_path: Path) -> None:
+    lab.model = make_tiny_model(tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    lab.fill()
+    with pytest.raises(ModelError, match=r"model\.path=.*cannot be loaded"):
+        lab.life().open(RUN)
+
+
+def test_an_unknown_run_and_a_missing_batch_are_named(lab: Lab) -> None:
+    lab.fill()
+    with pytest.raises(RunUnknown, match="'nobody'"):
+        lab.life().open(RunId("nobody"))
+    with pytest.raises(InvariantViolated, match="batch 5 of run 'quick'"):
+        lab.life().log_probs(RUN, STEPS)
+
+
+def test_a_batch_is_read_as_it_was_sampled(lab: Lab) -> None:
+    lab.fill()
+    read, made = read_batch(lab.engine, RUN, 2), synthetic_batch(4, 4, seed=2, missing_share=0.05)
+    assert len(read.sequences) == len(made.sequences)
+    for one, other in zip(read.sequences, made.sequences, strict=True):
+        assert (one.group, one.prompt_tokens, one.reward) == (other.group, other.prompt_tokens, other.reward)
+        assert one.ids.tolist() == other.ids.tolist()
+        torch.testing.assert_close(one.rollout, other.rollout, equal_nan=True)
+
+
+def test_published_weights_have_the_names_of_a_plain_checkpoint_and_no_tied_copy(lab: Lab) -> None:
+    lab.fill()
+    stages = lab.life()
+    stages.open(RUN)
+    stages.publish(RUN, 0)
+    assert stages._run is not None
+    assert stages._run.state is not None
+    names = set(stages._run.state.published_tensors())
+    assert "model.embed_tokens.weight" in names
+    assert "lm_head.weight" not in names
+
+
+def test_old_versions_are_removed_but_version_0_stays(lab: Lab) -> None:
+    lab.fill(psrl={"staleness": 0, "rollout_n": 4, "staleness_buffer_entries": 4})
+    undisturbed(lab)
+    kept = [version for version in range(STEPS + 1) if Path(lab.manifest(version).uri).exists()]
+    assert kept == [0, 3, 4, 5]
