@@ -45,7 +45,7 @@ def sums(count: int, first: int = 0) -> list[dict[str, Any]]:
     ]
 
 
-def config_values(model: Path, train: Path, **overrides: Any) -> dict[str, Any]:
+def config_values(model: Path, train: Path, /, **overrides: Any) -> dict[str, Any]:
     """A raw configuration; `overrides` replace whole sections' keys: `psrl={"staleness": 2}`."""
     values: dict[str, dict[str, Any]] = {
         "model": {"path": str(model)},

@@ -1,0 +1,146 @@
+"""Scoring against the real store: stored once, and a failure is never 0.0."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from psrl.activities.rewards.score import Rewards
+from psrl.schemas.ids import GroupId
+from psrl.schemas.messages.rewards import Score, ScoreOutcome, ScoreRequest
+from psrl.schemas.tables import Trajectory
+from tests.support import rewards
+from tests.support.runs import RUN, add_segment, admit, config_values, draw, finish, set_trajectory, sums, write_jsonl
+
+pytestmark = pytest.mark.integration
+
+GROUP = GroupId("000000")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    rewards.calls.clear()
+    rewards.released.clear()
+    yield
+    rewards.released.set()
+
+
+class ScoredRun:
+    """A store with one group of four."""
+
+    def __init__(self, engine: AsyncEngine, model: Path, folder: Path) -> None:
+        self.engine, self._model, self._folder = engine, model, folder
+
+    async def open(self, function: str, *answers: str, **reward: Any) -> None:
+        """Admit a run with this reward and finish its trajectories with these answers."""
+        train = write_jsonl(self._folder / "train.jsonl", sums(2))
+        section = {"function": f"tests.support.rewards:{function}", "max_attempts": 1, **reward}
+        await admit(self.engine, config_values(self._model, train, reward=section))
+        await draw(self.engine, [0], trajectories=4)
+        for index, answer in enumerate(answers):
+            await finish(self.engine, GROUP, index, answer)
+
+    async def score(self, *indices: int) -> tuple[Score, ...]:
+        request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=indices)
+        return (await Rewards(self.engine).score(request)).scores
+
+    async def stored(self) -> list[tuple[str, float | None, str]]:
+        query = select(Trajectory.status, Trajectory.reward, Trajectory.reward_error).order_by(Trajectory.index)
+        async with self.engine.connect() as connection:
+            return [(row.status, row.reward, row.reward_error) for row in await connection.execute(query)]
+
+
+@pytest.fixture
+def run(store: AsyncEngine, tiny_model_dir: Path, tmp_path: Path) -> ScoredRun:
+    return ScoredRun(store, tiny_model_dir, tmp_path)
+
+
+async def test_rewards_are_stored_with_the_time_and_come_in_order_of_index(run: ScoredRun) -> None:
+    await run.open("length", "a", "", "abc")
+    scores = await run.score(2, 0, 1)
+    assert [(item.index, item.reward) for item in scores] == [(0, 1.0), (1, 0.0), (2, 3.0)]
+    assert (await run.stored())[:3] == [("scored", 1.0, ""), ("scored", 0.0, ""), ("scored", 3.0, "")]
+
+
+async def test_a_failed_reward_fails_its_trajectory_and_only_that(run: ScoredRun) -> None:
+    await run.open("refuses_x", "1", "0", "x", "0")
+    scores = await run.score(0, 1, 2, 3)
+    assert [item.reward for item in scores] == [1.0, 0.0, None, 0.0]
+    assert (await run.stored())[2] == ("failed", None, "ValueError: no x")
+
+
+async def test_the_database_refuses_a_reward_for_a_failed_trajectory(run: ScoredRun) -> None:
+    await run.open("refuses_x", "x")
+    await run.score(0)
+    with pytest.raises(IntegrityError, match="reward_only_when_scored"):
+        await set_trajectory(run.engine, GROUP, 0, reward=0.0)
+
+
+async def test_a_stored_outcome_is_returned_not_computed_again(run: ScoredRun) -> None:
+    await run.open("counted", "a", "b")
+    first = await run.score(0)
+    assert await run.score(0, 1) == (*first, Score(index=1, outcome=ScoreOutcome.SCORED, reward=1.0))
+    assert rewards.calls == ["a", "b"]
+
+
+async def test_a_stored_failure_is_returned_not_tried_again(run: ScoredRun) -> None:
+    await run.open("raises", "a")
+    assert await run.score(0) == await run.score(0)
+    assert rewards.calls == ["a"]
+
+
+async def test_a_hanging_reward_fails_alone(run: ScoredRun) -> None:
+    await run.open("hangs_on_x", "a", "x", "b", timeout_s=0.3)
+    assert [item.reward for item in await run.score(0, 1, 2)] == [1.0, None, 1.0]
+    assert (await run.stored())[1] == ("failed", None, "no result within reward.timeout_s=0.3")
+
+
+async def test_a_cancelled_score_stores_nothing(run: ScoredRun) -> None:
+    await run.open("hangs_on_x", "x", timeout_s=30)
+    environment = ActivityEnvironment()
+    beating = asyncio.Event()
+    environment.on_heartbeat = lambda *_: beating.set()
+    request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,))
+    task = asyncio.create_task(environment.run(Rewards(run.engine).score, request))
+    await asyncio.wait_for(beating.wait(), 10)
+    environment.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await run.stored())[0] == ("finished", None, "")
+
+
+async def test_a_group_reward_sees_all_answers_at_once(run: ScoredRun) -> None:
+    await run.open("group_rank", "ccc", "a", "bb", scope="group")
+    assert [item.reward for item in await run.score(0, 1, 2)] == [2.0, 0.0, 1.0]
+
+
+async def test_the_answer_is_all_segments_of_all_turns_in_order(run: ScoredRun) -> None:
+    await run.open("counted")
+    for turn, seq, text in ((1, 0, "c"), (0, 1, "b"), (0, 0, "a")):
+        await add_segment(run.engine, GROUP, 0, text, turn=turn, seq=seq)
+    await set_trajectory(run.engine, GROUP, 0, status="finished")
+    await run.score(0)
+    assert rewards.calls == ["abc"]
+
+
+async def test_an_aborted_trajectory_gets_no_reward(run: ScoredRun) -> None:
+    await run.open("counted", "a")
+    await set_trajectory(run.engine, GROUP, 0, status="aborted")
+    (score,) = await run.score(0)
+    assert (score.outcome, score.reward, score.error) == (ScoreOutcome.FAILED, None, "trajectory aborted")
+    assert rewards.calls == []
+
+
+async def test_scoring_what_has_not_finished_or_is_not_there_is_a_defect(run: ScoredRun) -> None:
+    await run.open("counted")
+    with pytest.raises(ApplicationError, match=r"trajectories \[0\] are to be scored before they have finished"):
+        await run.score(0)
+    with pytest.raises(ApplicationError, match=r"has no trajectories \[9\]"):
+        await run.score(9)
