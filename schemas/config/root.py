@@ -74,3 +74,14 @@ class RunConfig(Section):
                 f"rollout.max_model_len={limit}; allowed: at most {limit}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _sequence_fits_a_micro_batch(self) -> Self:
+        need = self.data.max_prompt_length + self.data.max_response_length
+        if need > self.actor.ppo_max_token_len_per_gpu:
+            raise ValueError(
+                f"actor.ppo_max_token_len_per_gpu={self.actor.ppo_max_token_len_per_gpu} is below "
+                f"data.max_prompt_length + data.max_response_length = {need}; allowed: that or more, because a "
+                "sequence is never cut"
+            )
+        return self

@@ -18,9 +18,9 @@ from psrl.activities.training.loss import (
     policy_loss,
 )
 from psrl.schemas.config import LossAggregation, RunConfig
-from psrl.schemas.errors import FatalError
+from psrl.schemas.errors import ConfigError, FatalError
 from psrl.schemas.messages.training import UpdateStats
-from psrl.workers.trainer.state import TrainerState
+from psrl.workers.trainer.state import TrainerState, make_optimizer
 from psrl.workers.trainer.step import OldLogProbs, advantages, old_log_probs, update
 from psrl.workers.trainer.world import World
 from tests.support.tiny_model import tiny_model, tiny_tokenizer
@@ -247,3 +247,33 @@ def test_aggregation_weights_sum_to_what_each_mode_means() -> None:
     for mode, weights in expected.items():
         found = aggregation_weights(owners, mode, aggregation_units(owners, mode))
         torch.testing.assert_close(found, torch.tensor(weights))
+
+
+def test_bfloat16_products_leave_master_weights_in_float32_and_publish_what_the_engine_runs(
+    model: Qwen2ForCausalLM,
+) -> None:
+    batch, model = synthetic_batch(4, 4), copy.deepcopy(model)
+    exact = old_log_probs(TrainerState(configuration(), model, Recorder(model.parameters()), 0), batch, None)
+    config = run_configuration(
+        actor={"precision": "bf16", "optim": {"lr": 0.01}}, rollout={"temperature": 0.8, "dtype": "bfloat16"}
+    )
+    state = TrainerState(config, model, make_optimizer(model, config), 0)
+    log_probs = old_log_probs(state, batch, None)
+    assert log_probs.old.dtype is torch.float32
+    gap = (log_probs.old - exact.old).abs().max()
+    assert 0 < gap < 0.1
+    stats = update(state, batch, log_probs, advantages(config, batch), World())
+    assert stats.optimizer_steps == 1
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert {tensor.dtype for tensor in state.published_tensors().values()} == {torch.bfloat16}
+
+
+def test_a_token_limit_below_the_longest_sequence_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"ppo_max_token_len_per_gpu=31 .* = 32; allowed: that or more"):
+        run_configuration(actor={"ppo_max_token_len_per_gpu": 31})
+
+
+def test_more_than_one_rank_is_refused_by_name() -> None:
+    assert World.from_environment({}) == World(0, 1)
+    with pytest.raises(ConfigError, match="WORLD_SIZE=2"):
+        World.from_environment({"WORLD_SIZE": "2", "RANK": "1"})

@@ -30,12 +30,12 @@ class Publisher:
 
     def published(self, version: int) -> PublishResult | None:
         manifest = self._manifest(version)
-        return manifest and PublishResult(version=version, bytes=manifest.total_bytes, seconds=0.0)
+        return None if manifest is None else PublishResult(version=version, bytes=manifest.total_bytes, seconds=0.0)
 
     def probe(self, version: int) -> WeightProbe | None:
         """Of a published version."""
         manifest = self._manifest(version)
-        return manifest and manifest.probe
+        return None if manifest is None else manifest.probe
 
     def publish(self, state: TrainerState, probe: WeightProbe) -> PublishResult:
         """The version of `state`, which no row shows yet; files of a crashed attempt are replaced."""
@@ -64,4 +64,4 @@ class Publisher:
         return None if found is None else WeightManifest.model_validate(found)
 
     def _retire(self, newest: int) -> None:
-        """Remove the files of versions up to `newest`, but version 0: it is the reference, and where a replay begins."""
+        """Remove the files of versions up to `newest`, but version 0, which evaluations and comparisons go back to."""

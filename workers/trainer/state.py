@@ -32,10 +32,11 @@ class TrainerState:
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    def precision(self) -> AbstractContextManager[None]:
+    def precision(self) -> AbstractContextManager[object]:
         """Number format of the matrix products."""
         bf16 = self.config.actor.precision is Precision.BF16
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16)
+        context: AbstractContextManager[object] = torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16)
+        return context
 
     def published_tensors(self) -> dict[str, Tensor]:
         """By their names in plain checkpoints, in the engine's number format; a tied tensor is there once."""
