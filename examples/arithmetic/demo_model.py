@@ -75,11 +75,11 @@ class Recipe:
     seed: int = 0
     batch_sums: int = 128
     sums_lr: float = 1e-3
-    sums_accuracy: float = 0.6
+    sums_accuracy: float = 0.9
     """The first phase stops when sampling at temperature 1 is expected to get this share of sums right."""
     sums_max_steps: int = 3000
-    style_lr: float = 3e-4
-    style_share: float = 0.6
+    style_lr: float = 1e-3
+    style_share: float = 0.8
     """Share of answers written in the unwanted style in the second phase."""
     style_steps: int = 60
 
