@@ -46,7 +46,7 @@ def require_current(url: str) -> None:
     try:
         with engine.connect() as connection:
             found = MigrationContext.configure(connection).get_current_revision()
-            wanted = ScriptDirectory.from_config(_config(connection)).get_current_head()
+            wanted = head()
     finally:
         engine.dispose()
     if found != wanted:
@@ -56,7 +56,14 @@ def require_current(url: str) -> None:
         )
 
 
-def _config(connection: Connection) -> Config:
+def head() -> str:
+    """The revision this release works with."""
+    revision = ScriptDirectory.from_config(_config()).get_current_head()
+    assert revision is not None
+    return revision
+
+
+def _config(connection: Connection | None = None) -> Config:
     """Points alembic at the migrations of the installed package, wherever that is."""
     config = Config()
     config.set_main_option("script_location", str(files("psrl.migrations")).replace("%", "%%"))

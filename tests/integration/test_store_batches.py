@@ -47,7 +47,7 @@ async def make(store: AsyncEngine, buffer: int, *taken: GroupId, dropped: tuple[
 async def members(store: AsyncEngine) -> list[tuple[int, str, int]]:
     query = select(BatchMember.buffer, BatchMember.group_id, BatchMember.index)
     async with store.connect() as connection:
-        return sorted((row.buffer, row.group_id, row.index) for row in await connection.execute(query))
+        return sorted((buffer, group, index) for buffer, group, index in await connection.execute(query))
 
 
 async def statuses(store: AsyncEngine) -> list[str]:

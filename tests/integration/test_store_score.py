@@ -108,7 +108,7 @@ async def test_a_cancelled_score_stores_nothing(run: ScoredRun) -> None:
     beating = asyncio.Event()
     environment.on_heartbeat = lambda *_: beating.set()
     request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,))
-    task = asyncio.create_task(environment.run(Rewards(run.engine).score, request))
+    task = asyncio.ensure_future(environment.run(Rewards(run.engine).score, request))
     await asyncio.wait_for(beating.wait(), 10)
     environment.cancel()
     with pytest.raises(asyncio.CancelledError):
