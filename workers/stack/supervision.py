@@ -8,6 +8,7 @@ import hashlib
 import http.client
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from supervisor.xmlrpc import SupervisorTransport
-
 from ...schemas.errors import FatalError
 from .parts import PART_VARIABLE
 
@@ -26,6 +25,7 @@ SOCKET_LIMIT = 90
 """A Unix socket's path may have 107 bytes; supervisord binds to a name that is a process id longer."""
 STOP_WAIT_S = 10
 """How long a part may take to end before it is killed."""
+CALL_TIMEOUT_S = 10.0
 SHUTDOWN_TIMEOUT_S = 45.0
 SUPERVISOR = "supervisord"
 
@@ -86,13 +86,13 @@ class Supervisor:
 
     def answers(self) -> bool:
         try:
-            self._rpc().getState()
+            self._call("getState")
         except (OSError, http.client.HTTPException, xmlrpc.client.Error):
             return False
         return True
 
     def states(self) -> dict[str, ProgramState]:
-        infos = cast(list[dict[str, Any]], self._rpc().getAllProcessInfo())
+        infos = cast(list[dict[str, Any]], self._call("getAllProcessInfo"))
         return {
             str(info["name"]): ProgramState(info["name"], info["statename"], int(info["pid"]), float(info["start"]))
             for info in infos
@@ -101,18 +101,42 @@ class Supervisor:
     def launch(self, program: Program) -> None:
         """Start one program unless it runs; returns at once."""
         if self.states()[program.name].state not in ("RUNNING", "STARTING", "BACKOFF"):
-            self._rpc().startProcess(f"{program.group}:{program.name}", False)
+            self._call("startProcess", f"{program.group}:{program.name}", False)
 
     def shutdown(self) -> None:
         """Stop all programs, then supervisord; returns when its socket is silent."""
-        self._rpc().shutdown()
+        self._call("shutdown")
         deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
         while self.answers() and time.monotonic() < deadline:
             time.sleep(0.05)
 
-    def _rpc(self) -> Any:
-        transport = SupervisorTransport(None, None, f"unix://{self.socket}")
-        return xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport).supervisor
+    def _call(self, method: str, *arguments: Any) -> Any:
+        with xmlrpc.client.ServerProxy("http://supervisor", transport=_UnixTransport(self.socket)) as proxy:
+            return getattr(proxy.supervisor, method)(*arguments)
+
+
+class _UnixTransport(xmlrpc.client.Transport):
+    """XML-RPC over a Unix socket, with a time limit: supervisord's own transport has none."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def make_connection(self, host: Any) -> http.client.HTTPConnection:
+        connection = _UnixConnection(self._path)
+        self._connection = (host, connection)
+        return connection
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("supervisor")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(CALL_TIMEOUT_S)
+        self.sock.connect(str(self._path))
 
 
 def socket_path(home: Path) -> Path:

@@ -176,14 +176,14 @@ async def _bring_up(plan: Plan, part: str, check: ready.Check) -> None:
 
 async def _wait(plan: Plan, part: str, check: ready.Check) -> None:
     """Until the part answers. Raises `FatalError` with the end of its log when it gives up or is too slow."""
-    pids: set[int] = set()
+    starts: set[float] = set()
     while True:
         why = await check()
         if not why:
             return
         state = plan.supervisor.states()[part]
-        pids |= {state.pid} - {0}
-        if state.state == "FATAL" or len(pids) > STARTS_TOLERATED:
+        starts.add(state.since)
+        if state.state == "FATAL" or len(starts) > STARTS_TOLERATED:
             raise FatalError(f"{part} ends again and again while it starts ({why}).{_tail(plan.supervisor.log(part))}")
         if time.monotonic() > plan.deadline:
             limit = plan.request.start_timeout_s

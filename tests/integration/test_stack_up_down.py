@@ -1,0 +1,187 @@
+"""The local stack for real: PostgreSQL, Temporal and the coordinator under the supervisor."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from sqlalchemy.engine import make_url
+
+from psrl.schemas.errors import FatalError, Unreachable, UserError
+from psrl.schemas.stack import Stack, load_stack
+from psrl.workers.coordinator.client import CoordinatorClient
+from psrl.workers.stack import up as stack_up
+from psrl.workers.stack.orphans import stack_processes
+from psrl.workers.stack.parts import PART_VARIABLE
+from psrl.workers.stack.settings import UpRequest
+from psrl.workers.stack.supervision import Supervisor
+from psrl.workers.stack.up import down, up
+from tests.support.child import free_port
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+PARTS = ("postgres", "temporal", "coordinator")
+
+
+def silent(line: str) -> None:
+    return None
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "home"
+    yield place
+    down(place, silent)
+    assert stack_processes(place) == []
+
+
+def psrl(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "psrl.workers.cli.main", *arguments]
+    environment = {**os.environ, "PSRL_HOME": str(home)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def ask(home: Path, **more: object) -> UpRequest:
+    return UpRequest(**{"home": home, "cwd": home.parent, "parts": PARTS, **more})  # type: ignore[arg-type]
+
+
+def store(stack: Stack) -> psycopg.Connection:
+    return psycopg.connect(stack.postgres_url.replace("+psycopg", ""), autocommit=True)
+
+
+def wait_until(true: Callable[[], bool], timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_up_starts_the_parts_and_down_leaves_nothing(home: Path) -> None:
+    started = psrl(home, "up", "--parts", ",".join(PARTS))
+    assert started.returncode == 0, started.stderr
+    for line in ("postgres ready at", "temporal ready at", "web UI http://", "coordinator ready at"):
+        assert line in started.stdout
+    status = psrl(home, "status")
+    assert status.returncode == 0, status.stderr
+    assert all(f"{part}: RUNNING" in status.stdout for part in PARTS)
+    began = time.monotonic()
+    stopped = psrl(home, "down")
+    assert "stopped in" in stopped.stdout
+    assert time.monotonic() - began < 20
+    assert stack_processes(home) == []
+    assert "nothing runs under" in psrl(home, "down").stdout
+
+
+async def test_data_and_ports_survive_a_restart_and_a_running_stack_is_left_alone(home: Path) -> None:
+    first = await up(ask(home), silent)
+    with store(first) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+    pids = {name: state.pid for name, state in Supervisor(home).states().items()}
+    assert await up(UpRequest(home=home, cwd=home.parent), silent) == first
+    assert {name: state.pid for name, state in Supervisor(home).states().items()} == pids
+    with pytest.raises(UserError, match=r"runs with other settings \(instances: 2 -> 3\); run `psrl down` first"):
+        await up(ask(home, instances=3), silent)
+    down(home, silent)
+    second = await up(UpRequest(home=home, cwd=home.parent), silent)
+    assert second.postgres_url == first.postgres_url
+    with store(second) as connection:
+        assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
+
+
+async def test_a_part_that_dies_is_started_again(home: Path) -> None:
+    stack = await up(ask(home, parts=("coordinator",)), silent)
+    before = Supervisor(home).states()["coordinator"].pid
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: Supervisor(home).states()["coordinator"].pid not in (0, before))
+    await up(UpRequest(home=home, cwd=home.parent), silent)
+    async with CoordinatorClient(stack.coordinator_address) as client:
+        assert (await client.fleet()).instances == ()
+
+
+async def test_what_a_killed_supervisor_left_behind_is_ended_by_the_next_up(home: Path) -> None:
+    await up(ask(home), silent)
+    # One that ignores the kernel's signal at its parent's death, as a hung worker may.
+    stubborn = subprocess.Popen(  # noqa: ASYNC220 - starting it takes no time
+        [
+            sys.executable,
+            "-c",
+            "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()",
+        ],
+        env={**os.environ, "PSRL_HOME": str(home), PART_VARIABLE: "rollout-0"},
+        stdout=subprocess.PIPE,
+    )
+    assert stubborn.stdout is not None
+    stubborn.stdout.readline()
+    os.kill(int((home / "run" / "supervisord.pid").read_text()), signal.SIGKILL)
+    told: list[str] = []
+    stack = await up(UpRequest(home=home, cwd=home.parent), told.append)
+    assert any(line.startswith("ended ") for line in told)
+    assert not psutil.pid_exists(stubborn.pid)
+    stubborn.stdout.close()
+    stubborn.wait()
+    with store(stack) as connection:
+        assert connection.execute("SELECT count(*) FROM runs").fetchone() == (0,)
+
+
+async def test_a_part_that_does_not_come_up_is_named_with_the_end_of_its_log(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = (sys.executable, "-c", "print('the reason'); raise SystemExit(3)")
+    monkeypatch.setattr(stack_up, "coordinator_command", lambda: broken)
+    with pytest.raises(FatalError, match=r"(?s)coordinator ends again and again .*\| the reason"):
+        await up(ask(home, parts=("coordinator",)), silent)
+    assert stack_processes(home) == []
+
+
+async def test_a_part_that_is_too_slow_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack_up, "coordinator_command", lambda: ("sleep", "60"))
+    with pytest.raises(FatalError, match="coordinator did not come up within 2 s"):
+        await up(ask(home, parts=("coordinator",), start_timeout_s=2), silent)
+    assert stack_processes(home) == []
+
+
+def test_a_wanted_port_that_is_taken_is_refused_and_nothing_starts(home: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        refused = psrl(home, "up", "--parts", "temporal", "--port-temporal", str(port))
+    assert refused.returncode == 1
+    assert f"--port-temporal={port}: the port for temporal is taken" in refused.stderr
+    assert stack_processes(home) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            {"postgres_url": "postgresql://u:p@127.0.0.1:{port}/x"},
+            "PostgreSQL given with --postgres-url did not answer",
+        ),
+        ({"temporal_address": "127.0.0.1:{port}"}, "Temporal given with --temporal-address did not answer"),
+    ],
+)
+async def test_an_existing_server_that_does_not_answer_is_named_with_what_to_do(
+    home: Path, asked: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack_up, "EXTERNAL_TIMEOUT_S", 1.0)
+    port = free_port()
+    more = {key: value.format(port=port) for key, value in asked.items()}
+    part = ("postgres",) if "postgres_url" in asked else ("temporal",)
+    with pytest.raises(Unreachable, match=f"{said} within 1 s: .*embedded one is started"):
+        await up(ask(home, parts=part, **more), silent)
+
+
+async def test_existing_servers_are_used_and_prepared(home: Path, stack: Stack) -> None:
+    request = ask(home, postgres_url=stack.postgres_url, temporal_address=stack.temporal_address)
+    found = await up(request, silent)
+    assert make_url(found.postgres_url) == make_url(stack.postgres_url)
+    assert list(Supervisor(home).states()) == ["coordinator"]
+    assert load_stack(home) == found
