@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from ..activities import signatures
@@ -89,6 +90,7 @@ class Episodes:
         finally:
             for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             for trajectory in self.trajectories:
                 if trajectory.alive:
                     trajectory.to(TrajectoryState.ABORTED)
@@ -153,7 +155,7 @@ class Episodes:
         if fatal:
             trajectory.fail(f"{cause.type}: {cause.message[:200]}" if isinstance(cause, ApplicationError) else "")
         elif workflow.now() >= self._deadline:
-            waited = cause.type.name.lower() if isinstance(cause, TimeoutError) and cause.type else "deadline"
+            waited = cause.type.name.lower() if isinstance(cause, ActivityTimeout) and cause.type else "deadline"
             trajectory.fail(f"not finished before the group's deadline ({waited})")
 
     # --- routing -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
+from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from ..activities import signatures
@@ -89,9 +90,10 @@ class RolloutInstance:
                     hold.result()
                 elif self._behind and not self._stopping:
                     await self._sync()
-                    self._roll_over_if_long(hold)
+                    self._roll_over_if_long()
         finally:
             hold.cancel()
+            await asyncio.gather(hold, return_exceptions=True)
 
     async def _sync(self) -> None:
         self._to(InstanceState.PAUSING)
@@ -140,11 +142,12 @@ class RolloutInstance:
             await self._call(signatures.release_engine, self._command, "release", settings.LEASE)
         except ActivityError as error:
             workflow.logger.warning("%s was not given back: %s", self._start.instance, _reason(error))
+        self._version = -1
         self._to(InstanceState.STOPPED)
+        await self._tell_run()
 
-    def _roll_over_if_long(self, hold: "asyncio.Task[None]") -> None:
+    def _roll_over_if_long(self) -> None:
         if workflow.info().is_continue_as_new_suggested():
-            hold.cancel()
             workflow.continue_as_new(
                 self._start.model_copy(update={"version": self._target, "restarts": self._restarts})
             )
@@ -200,14 +203,8 @@ class RolloutInstance:
 
 
 def _lease_ran_out(error: ActivityError) -> bool:
-    from temporalio.exceptions import TimeoutError as ActivityTimeout
-    from temporalio.exceptions import TimeoutType
-
-    cause = error.cause
-    return isinstance(cause, ActivityTimeout) and cause.type in {
-        TimeoutType.SCHEDULE_TO_CLOSE,
-        TimeoutType.START_TO_CLOSE,
-    }
+    ends = {TimeoutType.SCHEDULE_TO_CLOSE, TimeoutType.START_TO_CLOSE}
+    return isinstance(error.cause, ActivityTimeout) and error.cause.type in ends
 
 
 def _reason(error: ActivityError) -> str:

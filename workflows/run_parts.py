@@ -4,14 +4,14 @@ Keeps `TrainingRun` readable: what happens there, how it is called here.
 """
 
 import asyncio
-import builtins
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
-from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError, TimeoutError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError, TimeoutType
+from temporalio.exceptions import TimeoutError as ActivityTimeout
 from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
@@ -80,7 +80,7 @@ async def open_trainer(run: RunId, config: RunConfig) -> None:
             retry_policy=settings.QUICK,
         )
     except ActivityError as error:
-        if isinstance(error.cause, TimeoutError) and error.cause.type is TimeoutType.SCHEDULE_TO_CLOSE:
+        if isinstance(error.cause, ActivityTimeout) and error.cause.type is TimeoutType.SCHEDULE_TO_CLOSE:
             raise _never_came_up("the trainer", limit, "its log is trainer.log under the stack's home") from error
         raise
 
@@ -144,7 +144,7 @@ async def first_instance(known: Mapping[InstanceId, InstanceChanged], config: Ru
             ),
             timeout=limit,
         )
-    except builtins.TimeoutError as error:
+    except TimeoutError as error:
         states = ", ".join(f"{n} ({_state_of(known.get(n))})" for n in names)
         raise _never_came_up(states, timedelta(seconds=limit), "their logs are rollout-*.log") from error
 
@@ -159,6 +159,16 @@ async def sync_instances(run: RunId, config: RunConfig, version: Version) -> Non
 
 async def stop_instances(run: RunId, config: RunConfig) -> None:
     await _signal_instances(run, config, "stop")
+
+
+async def instances_stopped(known: Mapping[InstanceId, InstanceChanged]) -> None:
+    """Wait until every engine is shut down. One that does not answer is not waited for: its lease ends without us."""
+    try:
+        await workflow.wait_condition(
+            lambda: all(c.state is InstanceState.STOPPED for c in known.values()), timeout=settings.LEASE
+        )
+    except TimeoutError:
+        workflow.logger.warning("not given back within %s: %s", settings.LEASE, dict(known))
 
 
 async def _signal_instances(run: RunId, config: RunConfig, name: str, *args: object) -> None:
@@ -224,7 +234,7 @@ async def within(condition: Callable[[], bool], limit_s: float, what: str) -> No
     """Raises when `condition` does not hold within the limit; names what was waited for (L11)."""
     try:
         await workflow.wait_condition(condition, timeout=limit_s)
-    except builtins.TimeoutError as error:
+    except TimeoutError as error:
         raise ApplicationError(
             f"{what} did not end within {limit_s:.0f} s", type="Unreachable", non_retryable=True
         ) from error

@@ -329,6 +329,7 @@ class TrainingRun:
         self._doing = "trainer and instances to be given back"
         await run_parts.stop_instances(self._run_id, self._config)
         await run_parts.close_trainer(self._run_id)
+        await run_parts.instances_stopped(self._instances)
 
     async def _record(self) -> None:
         await run_parts.record(self.status())

@@ -1,0 +1,357 @@
+"""Every activity of the system, scripted in memory: for tests of workflows only.
+
+A test subclasses or patches the behaviour it needs (`on_generate`, `on_score`, …); everything that was asked for is
+recorded. The class also holds the rules a real part would enforce (a version is published once, a trajectory is in one
+batch), so that a workflow that breaks them fails its test.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from psrl.activities.orchestration.groups import GroupActivities
+from psrl.schemas.config import parse_config
+from psrl.schemas.ids import (
+    CPU_QUEUE,
+    ORCHESTRATOR_QUEUE,
+    TRAINER_QUEUE,
+    GroupId,
+    InstanceId,
+    RunId,
+    instance_id,
+    rollout_queue,
+    training_group,
+    validation_group,
+)
+from psrl.schemas.messages.data import Admission, AdmitRequest, DrawRequest, DrawResult, DrawValidationRequest
+from psrl.schemas.messages.rewards import Score, ScoreOutcome, ScoreRequest, ScoreResult
+from psrl.schemas.messages.rollout import (
+    DispatchPlan,
+    DispatchPlanRequest,
+    DispatchRoom,
+    EngineSpec,
+    GenerateRequest,
+    GenerateResult,
+    InstanceCommand,
+    PauseRequest,
+    Placement,
+    PullRequest,
+    PullResult,
+    RouteRequest,
+    RouteResult,
+    SegmentEnd,
+)
+from psrl.schemas.messages.run import EvaluationReport, RunStatus, StepReport
+from psrl.schemas.messages.training import (
+    AdvantageStats,
+    BatchInfo,
+    BatchRequest,
+    CheckpointResult,
+    LogProbStats,
+    OpenTrainerRequest,
+    PublishResult,
+    StepRequest,
+    UpdateStats,
+)
+from psrl.workflows.evaluation import Evaluation
+from psrl.workflows.rollout_group import RolloutGroup
+from psrl.workflows.rollout_instance import RolloutInstance
+from psrl.workflows.train_step import TrainStep
+from psrl.workflows.training_run import TrainingRun
+
+WORKFLOWS = [TrainingRun, RolloutGroup, TrainStep, RolloutInstance, Evaluation]
+
+Generate = Callable[[GenerateRequest, InstanceId], Awaitable[GenerateResult]]
+
+
+def minimal_config(**psrl: object) -> dict[str, object]:
+    return {
+        "model": {"path": "model"},
+        "data": {"train_files": ["train.jsonl"], "max_response_length": 8},
+        "reward": {"function": "module:reward"},
+        "psrl": {"staleness_buffer_entries": 2, "rollout_n": 2, "staleness": 1} | psrl,
+    }
+
+
+class ScriptedParts:
+    def __init__(self, instances: int = 2, prompts: int = 100, total_steps: int = 3) -> None:
+        self.instances = [instance_id(number) for number in range(instances)]
+        self.prompts, self.total_steps = prompts, total_steps
+        self.validation_prompts = 4
+        self.room_groups = 8
+        self.versions: dict[InstanceId, int] = {}
+        self.paused: set[InstanceId] = set()
+        self.published: set[int] = set()
+        self.tags: dict[GroupId, int] = {}
+        self.generated: list[GenerateRequest] = []
+        self.scored: dict[tuple[GroupId, int], float] = {}
+        self.batches: dict[int, BatchRequest] = {}
+        self.trained: dict[GroupId, int] = {}
+        self.cancelled: dict[GroupId, str] = {}
+        self.calls: list[str] = []
+        self.phases: list[str] = []
+        self.steps: list[StepReport] = []
+        self.evaluations: list[EvaluationReport] = []
+        self.engine_died = {instance: asyncio.Event() for instance in self.instances}
+        self.generate_calls: dict[tuple[GroupId, int], int] = defaultdict(int)
+
+    # --- behaviour a test may replace --------------------------------------------------------------------------------
+
+    async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
+        return self.finished(request, instance)
+
+    async def on_score(self, group: GroupId, index: int) -> Score:
+        return Score(index=index, outcome=ScoreOutcome.SCORED, reward=float(index % 2))
+
+    async def on_update(self, request: StepRequest) -> None:
+        """Called in the middle of an update."""
+
+    async def on_admit(self, request: AdmitRequest) -> None:
+        """Called before admission."""
+
+    async def on_pull(self, instance: InstanceId, version: int) -> None:
+        """Called before a version is loaded."""
+
+    def finished(self, request: GenerateRequest, instance: InstanceId, tokens: int = 3) -> GenerateResult:
+        return GenerateResult(
+            end=SegmentEnd.STOP,
+            tokens=tokens,
+            new_tokens=tokens,
+            versions=(max(self.versions.get(instance, 0), 0),),
+            instance=instance,
+        )
+
+    # --- data and rewards --------------------------------------------------------------------------------------------
+
+    @activity.defn(name="admit_run")
+    async def admit_run(self, request: AdmitRequest) -> Admission:
+        await self.on_admit(request)
+        config = parse_config(request.config)
+        return Admission(
+            config=config.model_dump(mode="json"),
+            total_steps=self.total_steps,
+            prompts=self.prompts,
+            skipped_too_long=0,
+            validation_prompts=self.validation_prompts,
+            data_fingerprint="f",
+        )
+
+    @activity.defn(name="draw_groups")
+    async def draw_groups(self, request: DrawRequest) -> DrawResult:
+        groups = tuple(training_group(request.first + i) for i in range(len(request.tags)))
+        self.tags.update(zip(groups, request.tags, strict=True))
+        return DrawResult(groups=groups)
+
+    @activity.defn(name="draw_validation")
+    async def draw_validation(self, request: DrawValidationRequest) -> DrawResult:
+        version = request.version
+        return DrawResult(groups=tuple(validation_group(version, i) for i in range(self.validation_prompts)))
+
+    @activity.defn(name="score")
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        scores = [await self.on_score(request.group_id, index) for index in request.indices]
+        self.scored.update({(request.group_id, s.index): s.reward for s in scores if s.reward is not None})
+        return ScoreResult(scores=tuple(scores))
+
+    # --- store and coordinator ---------------------------------------------------------------------------------------
+
+    @activity.defn(name="plan_dispatch")
+    async def plan_dispatch(self, request: DispatchPlanRequest) -> DispatchPlan:
+        versions = {v for i, v in self.versions.items() if i not in self.paused}
+        return DispatchPlan(rooms=tuple(DispatchRoom(version=v, groups=self.room_groups) for v in versions))
+
+    @activity.defn(name="route")
+    async def route(self, request: RouteRequest) -> RouteResult:
+        able = [
+            instance
+            for instance, version in sorted(self.versions.items())
+            if version >= request.version_tag and instance not in self.paused
+        ]
+        if not able:
+            return RouteResult(placements=(), reason="nobody serves this version")
+        return RouteResult(
+            placements=tuple(
+                Placement(index=i, instance=able[i % len(able)], version=self.versions[able[i % len(able)]])
+                for i in request.indices
+            )
+        )
+
+    @activity.defn(name="make_batch")
+    async def make_batch(self, request: BatchRequest) -> BatchInfo:
+        known = self.batches.setdefault(request.buffer, request)
+        assert known == request, "a buffer was asked for with other groups"
+        for group in request.taken:
+            assert self.trained.setdefault(group, request.buffer) == request.buffer, "a group was trained twice"
+        ages = [request.buffer - self.tags[group] for group in request.taken]
+        return BatchInfo(
+            groups=len(request.taken),
+            trajectories=2 * len(request.taken),
+            tokens=6 * len(request.taken),
+            staleness={age: ages.count(age) for age in set(ages)},
+            reward_mean=0.5,
+            reward_std=0.5,
+            response_tokens_mean=3,
+        )
+
+    @activity.defn(name="record_step")
+    async def record_step(self, request: StepReport) -> None:
+        self.steps.append(request)
+
+    @activity.defn(name="record_evaluation")
+    async def record_evaluation(self, request: EvaluationReport) -> None:
+        self.evaluations.append(request)
+
+    @activity.defn(name="record_run")
+    async def record_run(self, request: RunStatus) -> None:
+        self.phases.append(request.phase.value)
+
+    async def mark(self, run_id: RunId, groups: "tuple[GroupId, ...] | list[GroupId]", reason: str) -> None:
+        self.cancelled.update(dict.fromkeys(groups, reason))
+
+    # --- trainer -----------------------------------------------------------------------------------------------------
+
+    @activity.defn(name="open_trainer")
+    async def open_trainer(self, request: OpenTrainerRequest) -> PublishResult:
+        self.published.add(0)
+        return PublishResult(version=0, bytes=1, seconds=0)
+
+    @activity.defn(name="compute_log_probs")
+    async def compute_log_probs(self, request: StepRequest) -> LogProbStats:
+        return LogProbStats(tokens=6, gap_mean_abs=0, gap_max_abs=0, gap_k3=0, untrainable_tokens=0, seconds=0)
+
+    @activity.defn(name="compute_advantages")
+    async def compute_advantages(self, request: StepRequest) -> AdvantageStats:
+        return AdvantageStats(mean=0, std=1, zero_share=0)
+
+    @activity.defn(name="update")
+    async def update(self, request: StepRequest) -> UpdateStats:
+        await self.on_update(request)
+        return UpdateStats(
+            loss=0,
+            grad_norm=0,
+            clip_share=0,
+            ratio_mean=1,
+            kl=0,
+            entropy=0,
+            lr=0,
+            is_weight_mean=1,
+            optimizer_steps=1,
+            seconds=0,
+        )
+
+    @activity.defn(name="publish")
+    async def publish(self, request: StepRequest) -> PublishResult:
+        self.published.add(request.buffer + 1)
+        return PublishResult(version=request.buffer + 1, bytes=1, seconds=0)
+
+    @activity.defn(name="checkpoint")
+    async def checkpoint(self, request: StepRequest) -> CheckpointResult:
+        self.calls.append(f"checkpoint v{request.buffer + 1}")
+        return CheckpointResult(path="checkpoint", version=request.buffer + 1, seconds=0)
+
+    @activity.defn(name="close_trainer")
+    async def close_trainer(self, request: OpenTrainerRequest) -> None:
+        self.calls.append("close_trainer")
+
+    # --- workers -----------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def workers(
+        self, client: Client, extra_workflows: Sequence[type] = (), **options: object
+    ) -> AsyncIterator[None]:
+        groups = GroupActivities(client, self.mark)
+        orchestration = [self.plan_dispatch, self.route, self.make_batch, self.record_step]
+        orchestration += [self.record_evaluation, self.record_run, groups.start_groups, groups.cancel_groups]
+        trainer = [self.open_trainer, self.compute_log_probs, self.compute_advantages, self.update]
+        trainer += [self.publish, self.checkpoint, self.close_trainer]
+        cpu = [self.admit_run, self.draw_groups, self.draw_validation, self.score]
+        async with AsyncExitStack() as entered:
+            workers = [
+                Worker(
+                    client,
+                    task_queue=ORCHESTRATOR_QUEUE,
+                    workflows=[*WORKFLOWS, *extra_workflows],
+                    activities=orchestration,
+                    **options,  # type: ignore[arg-type]
+                ),
+                Worker(client, task_queue=TRAINER_QUEUE, activities=trainer),
+                Worker(client, task_queue=CPU_QUEUE, activities=cpu),
+                *(
+                    Worker(client, task_queue=rollout_queue(name), activities=ScriptedHost(self, name).activities())
+                    for name in self.instances
+                ),
+            ]
+            for worker in workers:
+                await entered.enter_async_context(worker)
+            yield
+
+
+class ScriptedHost:
+    """The activities of one rollout instance."""
+
+    def __init__(self, parts: ScriptedParts, name: InstanceId) -> None:
+        self._parts, self._name = parts, name
+
+    def activities(self) -> list[Callable[..., Awaitable[object]]]:
+        return [
+            self.start_engine,
+            self.hold_engine,
+            self.generate,
+            self.pause,
+            self.pull_weights,
+            self.resume,
+            self.release_engine,
+        ]
+
+    @activity.defn(name="start_engine")
+    async def start_engine(self, request: EngineSpec) -> None:
+        self._parts.calls.append(f"start {self._name}")
+        self._parts.engine_died[self._name].clear()
+
+    @activity.defn(name="hold_engine")
+    async def hold_engine(self, request: InstanceCommand) -> None:
+        async def beat() -> None:
+            while True:
+                activity.heartbeat()
+                await asyncio.sleep(0.2)
+
+        beating = asyncio.create_task(beat())
+        try:
+            await self._parts.engine_died[self._name].wait()
+        finally:
+            beating.cancel()
+        self._parts.versions.pop(self._name, None)
+        raise RuntimeError("the engine died")
+
+    @activity.defn(name="generate")
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        version = self._parts.versions[self._name]
+        assert version >= request.version_tag, "a trajectory was sent to weights older than its tag"
+        self._parts.generated.append(request)
+        self._parts.generate_calls[request.trajectory.group_id, request.trajectory.index] += 1
+        return await self._parts.on_generate(request, self._name)
+
+    @activity.defn(name="pause")
+    async def pause(self, request: PauseRequest) -> None:
+        self._parts.paused.add(self._name)
+
+    @activity.defn(name="pull_weights")
+    async def pull_weights(self, request: PullRequest) -> PullResult:
+        assert request.version in self._parts.published, "a version was pulled before it was published"
+        await self._parts.on_pull(self._name, request.version)
+        self._parts.versions[self._name] = request.version
+        return PullResult(version=request.version, bytes=1, seconds_read=0, seconds_load=0, probe_max_abs_diff=0)
+
+    @activity.defn(name="resume")
+    async def resume(self, request: InstanceCommand) -> None:
+        self._parts.paused.discard(self._name)
+
+    @activity.defn(name="release_engine")
+    async def release_engine(self, request: InstanceCommand) -> None:
+        self._parts.versions.pop(self._name, None)
+        self._parts.calls.append(f"release {self._name}")
