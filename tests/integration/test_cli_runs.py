@@ -1,0 +1,209 @@
+"""The commands against a real Temporal server and store, with a scripted run in place of the real workflow."""
+
+import asyncio
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from typer.testing import CliRunner, Result
+
+from psrl.activities.store.engine import sync_engine
+from psrl.schemas.ids import ORCHESTRATOR_QUEUE, RunId
+from psrl.schemas.messages.run import RunPhase, RunResult, RunStatus, StartRun
+from psrl.schemas.stack import STACK_FILE, Stack
+from psrl.workers.cli.main import app
+from psrl.workers.coordinator.server import start_server
+from psrl.workers.process import connect
+from tests.support.steps import step_report
+from tests.support.store_rows import add_run, add_step
+from tests.support.temporal import temporal_binary
+
+pytestmark = pytest.mark.integration
+
+
+@workflow.defn(name="TrainingRun")
+class ScriptedRun:
+    """Runs until `stop`; a run of the project "broken" fails at once."""
+
+    def __init__(self) -> None:
+        self._phase = RunPhase.RUNNING
+
+    @workflow.run
+    async def run(self, start: StartRun) -> RunResult:
+        if start.config.get("trainer", {}).get("project_name") == "broken":
+            raise ApplicationError("data.train_files: nothing usable", type="DataError", non_retryable=True)
+        await workflow.wait_condition(lambda: self._phase is RunPhase.STOPPED)
+        return RunResult(phase=self._phase, steps=1, version=1, reward_last=0.5)
+
+    @workflow.signal
+    def pause(self) -> None:
+        self._phase = RunPhase.PAUSED
+
+    @workflow.signal
+    def resume(self) -> None:
+        self._phase = RunPhase.RUNNING
+
+    @workflow.signal
+    def stop(self) -> None:
+        self._phase = RunPhase.STOPPED
+
+    @workflow.query
+    def status(self) -> RunStatus:
+        run_id = RunId(workflow.info().workflow_id)
+        return RunStatus(
+            run_id=run_id, phase=self._phase, step=1, total_steps=2, version=1, live_groups=8, occupied_groups=3
+        )
+
+    @workflow.query
+    def ledger(self) -> list[dict[str, Any]]:
+        return [{"buffer": 1, "state": "pending", "empty": 0, "reserved": 5, "occupied": 3}]
+
+
+@contextmanager
+def background(stack: Stack) -> Iterator[Stack]:
+    """A coordinator and a worker for the scripted run, on an event loop of their own: commands run one themselves."""
+    ready: Future[int] = Future()
+    stop: list[Any] = []
+
+    async def serve() -> None:
+        ended = asyncio.Event()
+        stop.extend([asyncio.get_running_loop(), ended])
+        server, port = await start_server("127.0.0.1:0")
+        client = await connect(stack.temporal_address, stack.namespace)
+        worker = Worker(
+            client,
+            task_queue=ORCHESTRATOR_QUEUE,
+            workflows=[ScriptedRun],
+            workflow_runner=UnsandboxedWorkflowRunner(),
+        )
+        async with worker:
+            ready.set_result(port)
+            await ended.wait()
+        await server.stop(None)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        found = stack.model_copy(
+            update={"coordinator_address": f"127.0.0.1:{ready.result(30)}", "temporal_ui": "http://127.0.0.1:8233"}
+        )
+        (stack.home / STACK_FILE).write_text(found.model_dump_json())
+        yield found
+    finally:
+        stop[0].call_soon_threadsafe(stop[1].set)
+        thread.join(30)
+
+
+@pytest.fixture
+def running(stack: Stack) -> Iterator[Stack]:
+    with background(stack) as found:
+        yield found
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "quick.yaml"
+    values = {
+        "model": {"path": "m"},
+        "data": {"train_files": ["t.jsonl"]},
+        "reward": {"function": "a:b"},
+        "psrl": {"rollout_n": 4},
+    }
+    file.write_text(yaml.safe_dump(values))
+    return file
+
+
+def psrl(stack: Stack, *arguments: str) -> Result:
+    return CliRunner(env={"PSRL_HOME": str(stack.home)}).invoke(app, list(arguments))
+
+
+def said(result: Result) -> str:
+    assert result.exit_code == 0, result.output + result.stderr
+    return result.stdout
+
+
+def test_a_run_is_started_steered_and_followed_to_its_end(running: Stack, config: Path) -> None:
+    assert "run life started: http://127.0.0.1:8233/namespaces/default/workflows/life" in said(
+        psrl(running, "train", str(config), "--run", "life", "--no-up", "--detach")
+    )
+    # What the real workflow's activities would have written.
+    engine = sync_engine(running.postgres_url)
+    add_run(engine, "life", phase="stopped")
+    add_step(engine, step_report(0, run="life", reward=0.25, published=3, waited=1))
+    engine.dispose()
+    status = json.loads(said(psrl(running, "status", "life", "--json")))
+    assert (status["phase"], status["buffers"][0]["occupied"]) == ("running", 3)
+    assert "psrl resume life" in said(psrl(running, "pause", "life"))
+    assert "phase: paused" in said(psrl(running, "status", "life"))
+    said(psrl(running, "resume", "life"))
+    assert "phase: running" in said(psrl(running, "status", "life"))
+    said(psrl(running, "stop", "life"))
+    told = said(psrl(running, "follow", "life"))
+    assert "step 1/2  reward 0.250  staleness 0.00  buffers 3/8" in told
+    assert "life stopped: reward 0.250 -> 0.250 (first and last ten steps), validation – -> –, 1 steps in 60 s" in told
+    assert f"report: {running.home}/reports/life.html" in told
+    assert (running.home / "reports" / "life.html").exists()
+    assert "phase: stopped" in said(psrl(running, "status", "life"))
+    assert "life: stopped, 2 steps" in said(psrl(running, "status"))
+
+
+def test_a_run_that_fails_is_told_by_its_cause(running: Stack, config: Path) -> None:
+    result = psrl(running, "train", str(config), "trainer.project_name=broken", "--run", "bad", "--no-up")
+    assert result.exit_code == 1
+    assert result.stderr.strip() == "error: run bad failed: data.train_files: nothing usable"
+
+
+def test_a_run_that_was_refused_may_be_started_again_under_its_name(running: Stack, config: Path) -> None:
+    psrl(running, "train", str(config), "trainer.project_name=broken", "--run", "again", "--no-up")
+    said(psrl(running, "train", str(config), "--run", "again", "--no-up", "--detach"))
+    said(psrl(running, "stop", "again"))
+
+
+def test_a_name_that_is_taken_is_refused_and_without_a_name_the_next_free_one_is_used(
+    running: Stack, config: Path
+) -> None:
+    assert "run quick started" in said(psrl(running, "train", str(config), "--no-up", "--detach"))
+    refused = psrl(running, "train", str(config), "--run", "quick", "--no-up")
+    assert refused.exit_code == 1
+    assert "run 'quick' exists already: choose another name with --run" in refused.stderr
+    assert "run quick-2 started" in said(psrl(running, "train", str(config), "--no-up", "--detach"))
+    for name in ("quick", "quick-2"):
+        said(psrl(running, "stop", name))
+
+
+def test_signals_to_a_run_that_is_not_there_name_those_that_are(running: Stack, config: Path) -> None:
+    refused = psrl(running, "pause", "nosuch")
+    assert refused.exit_code == 1
+    assert "no run 'nosuch' is running" in refused.stderr
+
+
+def test_more_instances_than_the_stack_has_are_refused(running: Stack, config: Path) -> None:
+    refused = psrl(running, "train", str(config), "psrl.deployment.n_rollout_instances=3", "--no-up")
+    assert refused.exit_code == 1
+    assert "psrl.deployment.n_rollout_instances=3, but the stack" in refused.stderr
+
+
+def test_the_plain_temporal_command_does_the_same(running: Stack, config: Path) -> None:
+    def temporal(*arguments: str) -> str:
+        command = [temporal_binary(), "workflow", *arguments, "--address", running.temporal_address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout
+
+    shown = said(psrl(running, "config", "show", str(config), "--json"))
+    temporal(
+        "start", "--type", "TrainingRun", "--task-queue", "psrl", "--workflow-id", "plain", "--input", shown.strip()
+    )
+    temporal("signal", "--workflow-id", "plain", "--name", "pause")
+    answer = temporal("query", "--workflow-id", "plain", "--type", "status", "-o", "json")
+    assert '"paused"' in answer
+    temporal("signal", "--workflow-id", "plain", "--name", "stop")
