@@ -1,4 +1,5 @@
-"""Makes the arithmetic example's starting model on the spot: no download, a few seconds on one CPU core.
+"""Makes the arithmetic example's starting model on the spot: no download, about ten seconds on one CPU core
+(`--size s --digits 2`: two to three minutes).
 
     python -m examples.arithmetic.demo_model --out DIR [--size xs] [--digits 1] [--seed 0]
 
