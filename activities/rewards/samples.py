@@ -1,24 +1,54 @@
-"""What the store holds of trajectories that are to be scored."""
+"""What the store holds of trajectories that are to be scored, and where their scores go.
+
+One query reads and one writes: scoring runs once per trajectory, so that its own cost counts.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, literal_column, select
-from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...schemas.errors import InvariantViolated
-from ...schemas.messages.rewards import RewardSample, ScoreRequest
-from ...schemas.tables import Group, Segment, Trajectory
+from ...schemas.messages.rewards import RewardSample, Score, ScoreRequest
 from ..data.tokenizer import Tokenizer
 from ..store.codec import decode_ids
+
+READ: TextClause = text(
+    """
+    SELECT r.workflow_run_id, g.prompt_ids, g.prompt_text, g.data_source, g.ground_truth, g.extra,
+           t.index, t.status, t.reward, t.reward_error,
+           (SELECT coalesce(string_agg(s.token_ids, ''::bytea ORDER BY s.turn, s.seq), ''::bytea) FROM segments s
+            WHERE s.run_id = t.run_id AND s.group_id = t.group_id AND s.index = t.index) AS response
+    FROM trajectories t JOIN groups g USING (run_id, group_id) JOIN runs r USING (run_id)
+    WHERE t.run_id = :run AND t.group_id = :group AND t.index = ANY(:indices)
+    ORDER BY t.index
+    """
+)
+
+WRITE: TextClause = text(
+    """
+    UPDATE trajectories t
+    SET status = new.status, reward = new.reward, reward_error = new.error, scored_at = clock_timestamp()
+    FROM unnest(CAST(:indices AS integer[]), CAST(:statuses AS text[]), CAST(:rewards AS double precision[]),
+                CAST(:errors AS text[])) AS new (index, status, reward, error)
+    WHERE t.run_id = :run AND t.group_id = :group AND t.index = new.index AND t.status = 'finished'
+    """
+)
+"""A trajectory that was aborted meanwhile keeps its status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scorable:
-    """One trajectory, scored before or not."""
+    """One trajectory, scored before or not, with its group's prompt."""
 
+    workflow_run_id: str
+    prompt_ids: bytes
+    prompt_text: str
+    data_source: str
+    ground_truth: Any
+    extra: dict[str, Any]
     index: int
     status: str
     reward: float | None
@@ -27,43 +57,10 @@ class Scorable:
     """All segments in order, encoded."""
 
 
-async def read_group(connection: AsyncConnection, request: ScoreRequest) -> Any:
-    """The group's row. Raises `InvariantViolated` when it is not there."""
-    columns = (Group.prompt_ids, Group.prompt_text, Group.data_source, Group.ground_truth, Group.extra)
-    query = select(*columns).where(Group.run_id == request.run_id, Group.group_id == request.group_id)
-    row = (await connection.execute(query)).one_or_none()
-    if row is None:
-        raise InvariantViolated(f"group {request.group_id} of run {request.run_id} is not in the store")
-    return row
-
-
 async def read_scorable(connection: AsyncConnection, request: ScoreRequest) -> list[Scorable]:
     """In order of index. Raises `InvariantViolated` for a trajectory that is missing or has not finished."""
-    ids = func.string_agg(Segment.token_ids, aggregate_order_by(literal_column("''::bytea"), Segment.turn, Segment.seq))
-    response = (
-        select(func.coalesce(ids, literal_column("''::bytea")))
-        .where(
-            Segment.run_id == Trajectory.run_id,
-            Segment.group_id == Trajectory.group_id,
-            Segment.index == Trajectory.index,
-        )
-        .scalar_subquery()
-    )
-    query = (
-        select(Trajectory.index, Trajectory.status, Trajectory.reward, Trajectory.reward_error, response)
-        .where(
-            Trajectory.run_id == request.run_id,
-            Trajectory.group_id == request.group_id,
-            Trajectory.index.in_(request.indices),
-        )
-        .order_by(Trajectory.index)
-    )
-    found = [Scorable(*row) for row in await connection.execute(query)]
-    _check_finished(request, found)
-    return found
-
-
-def _check_finished(request: ScoreRequest, found: Sequence[Scorable]) -> None:
+    key = {"run": request.run_id, "group": request.group_id, "indices": list(request.indices)}
+    found = [Scorable(*row) for row in await connection.execute(READ, key)]
     name = f"group {request.group_id} of run {request.run_id}"
     missing = sorted(set(request.indices) - {item.index for item in found})
     if missing:
@@ -71,17 +68,30 @@ def _check_finished(request: ScoreRequest, found: Sequence[Scorable]) -> None:
     pending = [item.index for item in found if item.status == "pending"]
     if pending:
         raise InvariantViolated(f"{name}: trajectories {pending} are to be scored before they have finished")
+    return found
 
 
-def to_sample(group: Any, item: Scorable, tokenizer: Tokenizer) -> RewardSample:
+async def write_scores(connection: AsyncConnection, request: ScoreRequest, scores: Sequence[Score]) -> None:
+    values = {
+        "run": request.run_id,
+        "group": request.group_id,
+        "indices": [score.index for score in scores],
+        "statuses": [score.outcome.value for score in scores],
+        "rewards": [score.reward for score in scores],
+        "errors": [score.error for score in scores],
+    }
+    await connection.execute(WRITE, values)
+
+
+def to_sample(item: Scorable, tokenizer: Tokenizer) -> RewardSample:
     """The sampled ids are decoded for reading only."""
     response_ids = decode_ids(item.response)
     return RewardSample(
-        data_source=group.data_source,
-        prompt_text=group.prompt_text,
+        data_source=item.data_source,
+        prompt_text=item.prompt_text,
         response_text=tokenizer.decode(response_ids, skip_special_tokens=True),
-        ground_truth=group.ground_truth,
-        extra=group.extra,
-        prompt_ids=decode_ids(group.prompt_ids),
+        ground_truth=item.ground_truth,
+        extra=item.extra,
+        prompt_ids=decode_ids(item.prompt_ids),
         response_ids=response_ids,
     )

@@ -8,23 +8,21 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from sqlalchemy import func, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio import activity
 
-from ...schemas.config import RewardScope, RewardSection, RunConfig
+from ...schemas.config import ModelSection, RewardScope, RewardSection, RunConfig
 from ...schemas.errors import RewardFailed
 from ...schemas.messages.rewards import RewardSample, Score, ScoreOutcome, ScoreRequest, ScoreResult
-from ...schemas.tables import Trajectory
 from ..boundary import boundary
-from ..data.tokenizer import load_tokenizer
+from ..data.tokenizer import Tokenizer, load_tokenizer
 from ..heartbeat import heartbeating
 from ..store.runs import AdmittedRuns
 from .calls import RewardCalls
 from .load import load_reward
-from .samples import Scorable, read_group, read_scorable, to_sample
+from .samples import Scorable, read_scorable, to_sample, write_scores
 
 Value = TypeVar("Value")
 
@@ -35,6 +33,7 @@ MAX_ERROR = 300
 RETRY_PAUSE_S = 0.1
 """Doubles with each attempt, up to MAX_PAUSE_S: what failed because a service was busy may succeed a little later."""
 MAX_PAUSE_S = 5.0
+KEPT_TOKENIZERS = 8
 
 
 class Rewards:
@@ -42,6 +41,7 @@ class Rewards:
         self._engine = engine
         self._runs = AdmittedRuns()
         self._calls: dict[tuple[str, int, float], RewardCalls] = {}
+        self._tokenizers: dict[str, Tokenizer] = {}
 
     @activity.defn(name="score")
     @boundary
@@ -49,20 +49,19 @@ class Rewards:
         """Heartbeats, so that it can be cancelled while a reward is slow."""
         async with heartbeating():
             async with self._engine.connect() as connection:
-                config = (await self._runs.get(connection, request.run_id)).config
-                group = await read_group(connection, request)
                 found = await read_scorable(connection, request)
-            open_items = [item for item in found if item.status == "finished"]
-            fresh = await self._compute(config, group, open_items) if open_items else []
+                config = await self._runs.config(connection, request.run_id, found[0].workflow_run_id)
+            unscored = [item for item in found if item.status == "finished"]
+            fresh = await self._compute(config, unscored) if unscored else []
             if fresh:
-                await self._store(request, fresh)
+                async with self._engine.begin() as connection:
+                    await write_scores(connection, request, fresh)
             computed = {score.index: score for score in fresh}
             return ScoreResult(scores=tuple(computed.get(item.index) or _stored(item) for item in found))
 
-    async def _compute(self, config: RunConfig, group: Any, items: Sequence[Scorable]) -> list[Score]:
-        model = config.model
-        tokenizer = await asyncio.to_thread(load_tokenizer, model.path, model.trust_remote_code)
-        samples = [to_sample(group, item, tokenizer) for item in items]
+    async def _compute(self, config: RunConfig, items: Sequence[Scorable]) -> list[Score]:
+        tokenizer = await self._tokenizer(items[0].workflow_run_id, config.model)
+        samples = [to_sample(item, tokenizer) for item in items]
         indices = [item.index for item in items]
         calls = self._calls_of(config.reward)
         if config.reward.scope is RewardScope.GROUP:
@@ -70,32 +69,21 @@ class Rewards:
         scores = [score_one(calls, config.reward, *pair) for pair in zip(indices, samples, strict=True)]
         return list(await asyncio.gather(*scores))
 
+    async def _tokenizer(self, run: str, model: ModelSection) -> Tokenizer:
+        """Looked up once per run: finding that its files are unchanged costs more than decoding an answer."""
+        if run not in self._tokenizers:
+            found = await asyncio.to_thread(load_tokenizer, model.path, model.trust_remote_code)
+            self._tokenizers[run] = found
+            while len(self._tokenizers) > KEPT_TOKENIZERS:
+                del self._tokenizers[next(iter(self._tokenizers))]
+        return self._tokenizers[run]
+
     def _calls_of(self, reward: RewardSection) -> RewardCalls:
         """One per function and limits, shared by all activities of this process."""
         key = (reward.function, reward.max_concurrency, reward.timeout_s)
         if key not in self._calls:
             self._calls[key] = RewardCalls(load_reward(reward.function), reward.max_concurrency, reward.timeout_s)
         return self._calls[key]
-
-    async def _store(self, request: ScoreRequest, scores: Sequence[Score]) -> None:
-        """A trajectory that was aborted meanwhile keeps its status."""
-        async with self._engine.begin() as connection:
-            for score in scores:
-                await connection.execute(
-                    update(Trajectory)
-                    .where(
-                        Trajectory.run_id == request.run_id,
-                        Trajectory.group_id == request.group_id,
-                        Trajectory.index == score.index,
-                        Trajectory.status == "finished",
-                    )
-                    .values(
-                        status=score.outcome.value,
-                        reward=score.reward,
-                        reward_error=score.error,
-                        scored_at=func.clock_timestamp(),
-                    )
-                )
 
 
 async def score_one(calls: RewardCalls, reward: RewardSection, index: int, sample: RewardSample) -> Score:

@@ -32,11 +32,16 @@ class AdmittedRuns:
         ).one_or_none()
         if found is None:
             raise RunUnknown(f"run {run_id!r} is not in the store; `psrl status` lists the runs that are")
-        # A run that was deleted and started anew under the same id has another workflow run id.
-        key = (run_id, found.workflow_run_id)
+        config = await self.config(connection, run_id, found.workflow_run_id)
+        return AdmittedRun(config, found.data_fingerprint)
+
+    async def config(self, connection: AsyncConnection, run_id: RunId, workflow_run_id: str) -> RunConfig:
+        """Of a run that the caller found in the store. A run that was deleted and started anew under the same id has
+        another workflow run id."""
+        key = (run_id, workflow_run_id)
         if key not in self._parsed:
-            values = await connection.scalar(select(Run.config).where(Run.run_id == run_id))
-            self._parsed[key] = parse_config(values or {})
+            values = (await connection.scalars(select(Run.config).where(Run.run_id == run_id))).one()
+            self._parsed[key] = parse_config(values)
             while len(self._parsed) > KEPT_RUNS:
                 self._parsed.popitem(last=False)
-        return AdmittedRun(self._parsed[key], found.data_fingerprint)
+        return self._parsed[key]
