@@ -1,10 +1,12 @@
 """The command line: what it accepts, and that every foreseen fault is one clear line and exit code 1."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState
 from typer.testing import CliRunner, Result
 
@@ -12,6 +14,7 @@ from psrl.schemas.config import RunConfig
 from psrl.schemas.ids import RunId
 from psrl.schemas.messages.run import RunPhase, RunStatus
 from psrl.workers.cli.config_docs import document, leaves
+from psrl.workers.cli.follow import InPlace
 from psrl.workers.cli.main import app
 from psrl.workers.cli.progress import View, now_line, step_line
 from psrl.workers.cli.runs import cause_of
@@ -180,6 +183,17 @@ def test_between_steps_the_run_says_what_it_waits_for() -> None:
         validation_accuracy=0.5,
     )
     assert now_line(View(status=status)) == "running  validation 0.500  waiting for buffer 5: 3 of 8 groups complete"
+
+
+def test_on_a_terminal_the_newest_step_is_redrawn_in_place() -> None:
+    written = io.StringIO()
+    view = View(occupied=3, live=8)
+    view.recent.append(step_report(4))
+    with InPlace(Console(file=written, force_terminal=True, width=100)) as shown:
+        shown.show(view)
+    lines = [line for line in written.getvalue().splitlines() if "step 5/?" in line]
+    assert lines
+    assert "━" not in lines[-1]
 
 
 def test_the_end_of_a_run_is_one_line() -> None:

@@ -3,9 +3,10 @@
 import asyncio
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
@@ -28,7 +29,7 @@ async def follow(client: Client, stack: Stack, run_id: str, console: Console) ->
     handle = client.get_workflow_handle(run_id, result_type=RunResult)
     observer = Observer(client, stack, run_id)
     ended = asyncio.create_task(_result(handle))
-    shown = _InPlace(console) if console.is_terminal else _Lines(console)
+    shown = InPlace(console) if console.is_terminal else Lines(console)
     try:
         with shown:
             while not ended.done():
@@ -59,14 +60,14 @@ async def _result(handle: WorkflowHandle[Any, RunResult]) -> RunResult:
             await asyncio.sleep(LOOK_S)  # Temporal restarts; the run is safe in its database
 
 
-class _Lines:
+class Lines:
     """One line per finished step, and one when the phase changes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._told = ""
 
-    def __enter__(self) -> "_Lines":
+    def __enter__(self) -> "Lines":
         return self
 
     def __exit__(self, *ended: object) -> None:
@@ -88,13 +89,13 @@ class _Lines:
         self._console.print(Text(line), soft_wrap=True)
 
 
-class _InPlace:
+class InPlace:
     """A bar, the newest step, and what the run waits for; redrawn."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, refresh_per_second=4, transient=True)
 
-    def __enter__(self) -> "_InPlace":
+    def __enter__(self) -> "InPlace":
         self._live.__enter__()
         return self
 
@@ -106,4 +107,7 @@ class _InPlace:
         done, total = (status.step, status.total_steps) if status else (0, 0)
         newest = Text(step_line(view.recent[-1], view)) if view.recent else Text("no step finished yet")
         bar = ProgressBar(total=max(total, 1), completed=done, width=60)
-        self._live.update(Group(bar, newest, Text(now_line(view), style="dim")))
+        rows = Table.grid()
+        for row in (bar, newest, Text(now_line(view), style="dim")):
+            rows.add_row(row)
+        self._live.update(rows)

@@ -16,7 +16,8 @@ from ...schemas.ids import ORCHESTRATOR_QUEUE, RUN_ID_PATTERN
 from ...schemas.messages.run import RunResult, StartRun
 from ...schemas.stack import Stack, load_stack
 from ...schemas.tables import Run
-from ..stack.settings import UpRequest, load_settings
+from ..stack.parts import KINDS
+from ..stack.settings import Settings, UpRequest, load_settings
 from ..stack.supervision import Supervisor
 from ..stack.up import up
 from .runs import RPC_TIMEOUT, RUN_TYPE
@@ -52,17 +53,26 @@ async def ready_stack(config: RunConfig, home: Path, start: bool, say: Callable[
             home=home,
             cwd=Path.cwd(),
             instances=wanted if grow else None,
+            parts=KINDS if fresh else None,
             start_timeout_s=config.psrl.deployment.start_timeout_s,
         )
         stack = await up(request, say if fresh else lambda _: None)
-        if before is not None and not fresh and before.cwd != Path.cwd():
-            say(f"note: the running stack imports reward functions from {before.cwd}, where it was started")
+        if before is not None and not fresh:
+            _note(before, say)
     if wanted > len(stack.instances):
         raise ConfigError(
             f"psrl.deployment.n_rollout_instances={wanted}, but the stack under {home} has {len(stack.instances)}; "
             f"allowed: up to that, or `psrl down` and `psrl up --instances {wanted}`"
         )
     return stack
+
+
+def _note(running: Settings, say: Callable[[str], None]) -> None:
+    """What may surprise about a stack that somebody started in another way."""
+    if running.cwd != Path.cwd():
+        say(f"note: the running stack imports reward functions from {running.cwd}, where it was started")
+    if missing := [kind for kind in KINDS if kind not in running.parts]:
+        say(f"note: the running stack lacks {', '.join(missing)}; the run waits until somebody serves them")
 
 
 async def start_run(
