@@ -124,6 +124,7 @@ def _group_row(run_id: str, group_id: str, buffer: int, sequence: SampledSequenc
         "data_source": "test",
         "ground_truth": None,
         "extra": {},
+        "status": "trained",
     }
 
 

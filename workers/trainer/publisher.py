@@ -1,24 +1,20 @@
-"""Publishes versions of one run: files through the transport first, then one row that makes them visible (L9)."""
+"""Publishes versions of one run: bytes through the transport first, then one row that makes them visible (L9)."""
 
-import logging
 import time
 from pathlib import Path
 
-from sqlalchemy import Engine, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Engine
 
 from ...activities.weights.file import FileTransport
+from ...activities.weights.versions import find_manifest, publish_version, retain
 from ...schemas.config import RunConfig
 from ...schemas.ids import RunId, Version
 from ...schemas.messages.training import PublishResult
-from ...schemas.tables import WeightVersion
 from ...schemas.weights import WeightManifest, WeightProbe
 from .state import TrainerState
 
-log = logging.getLogger(__name__)
-
 SPARE_VERSIONS = 3
-"""Kept beyond eta: the newest, one that a slow instance may be pulling, and one in reserve."""
+"""Kept beyond eta: the newest, one that a slow instance may still be pulling, and one in reserve."""
 
 
 class Publisher:
@@ -26,7 +22,7 @@ class Publisher:
         self._store = store
         self._transport = FileTransport(root)
         self._run_id = run_id
-        self._kept = config.psrl.staleness + SPARE_VERSIONS
+        self._keep = config.psrl.staleness + SPARE_VERSIONS
 
     def published(self, version: int) -> PublishResult | None:
         manifest = self._manifest(version)
@@ -38,30 +34,19 @@ class Publisher:
         return None if manifest is None else manifest.probe
 
     def publish(self, state: TrainerState, probe: WeightProbe) -> PublishResult:
-        """The version of `state`, which no row shows yet; files of a crashed attempt are replaced."""
+        """The version of `state`, which has no row yet."""
         began = time.perf_counter()
         version = Version(state.version)
+        # Bytes without a row are what a crash left, and nobody may read them. They are the same as ours only on the
+        # same hardware.
+        self._transport.remove(self._run_id, version)
         manifest = self._transport.write(self._run_id, version, state.published_tensors(), probe)
-        row = {
-            "run_id": self._run_id,
-            "version": version,
-            "transport": manifest.transport,
-            "uri": manifest.uri,
-            "manifest": manifest.model_dump(mode="json"),
-            "bytes": manifest.total_bytes,
-        }
         with self._store.begin() as connection:
-            connection.execute(insert(WeightVersion).values(row).on_conflict_do_nothing())
-        self._retire(state.version - self._kept)
+            publish_version(connection, manifest)
+        with self._store.begin() as connection:
+            retain(connection, self._transport, self._run_id, self._keep)
         return PublishResult(version=version, bytes=manifest.total_bytes, seconds=time.perf_counter() - began)
 
     def _manifest(self, version: int) -> WeightManifest | None:
-        query = select(WeightVersion.manifest).where(
-            WeightVersion.run_id == self._run_id, WeightVersion.version == version
-        )
         with self._store.connect() as connection:
-            found = connection.execute(query).scalar_one_or_none()
-        return None if found is None else WeightManifest.model_validate(found)
-
-    def _retire(self, newest: int) -> None:
-        """Remove the files of versions up to `newest`, but version 0, which evaluations and comparisons go back to."""
+            return find_manifest(connection, self._run_id, Version(version))
