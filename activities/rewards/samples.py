@@ -60,6 +60,8 @@ class Scorable:
 async def read_scorable(connection: AsyncConnection, request: ScoreRequest) -> list[Scorable]:
     """In order of index. Raises `InvariantViolated` for a trajectory that is missing or has not finished."""
     key = {"run": request.run_id, "group": request.group_id, "indices": list(request.indices)}
+    if not request.indices:
+        raise InvariantViolated(f"group {request.group_id} of run {request.run_id}: no trajectories are to be scored")
     found = [Scorable(*row) for row in await connection.execute(READ, key)]
     name = f"group {request.group_id} of run {request.run_id}"
     missing = sorted(set(request.indices) - {item.index for item in found})

@@ -33,14 +33,15 @@ MAX_ERROR = 300
 RETRY_PAUSE_S = 0.1
 """Doubles with each attempt, up to MAX_PAUSE_S: what failed because a service was busy may succeed a little later."""
 MAX_PAUSE_S = 5.0
-KEPT_TOKENIZERS = 8
+KEPT_RUNS = 8
+"""Runs whose function and tokenizer a process keeps at hand."""
 
 
 class Rewards:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._runs = AdmittedRuns()
-        self._calls: dict[tuple[str, int, float], RewardCalls] = {}
+        self._calls: dict[str, RewardCalls] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
 
     @activity.defn(name="score")
@@ -54,16 +55,17 @@ class Rewards:
             unscored = [item for item in found if item.status == "finished"]
             fresh = await self._compute(config, unscored) if unscored else []
             if fresh:
+                # What is stored counts: another attempt may have been first, or the trajectory was aborted meanwhile.
                 async with self._engine.begin() as connection:
                     await write_scores(connection, request, fresh)
-            computed = {score.index: score for score in fresh}
-            return ScoreResult(scores=tuple(computed.get(item.index) or _stored(item) for item in found))
+                    found = await read_scorable(connection, request)
+            return ScoreResult(scores=tuple(_stored(item) for item in found))
 
     async def _compute(self, config: RunConfig, items: Sequence[Scorable]) -> list[Score]:
         tokenizer = await self._tokenizer(items[0].workflow_run_id, config.model)
         samples = [to_sample(item, tokenizer) for item in items]
         indices = [item.index for item in items]
-        calls = self._calls_of(config.reward)
+        calls = self._calls_of(items[0].workflow_run_id, config.reward)
         if config.reward.scope is RewardScope.GROUP:
             return await score_group(calls, config.reward, indices, samples)
         scores = [score_one(calls, config.reward, *pair) for pair in zip(indices, samples, strict=True)]
@@ -74,16 +76,15 @@ class Rewards:
         if run not in self._tokenizers:
             found = await asyncio.to_thread(load_tokenizer, model.path, model.trust_remote_code)
             self._tokenizers[run] = found
-            while len(self._tokenizers) > KEPT_TOKENIZERS:
-                del self._tokenizers[next(iter(self._tokenizers))]
+            _forget_oldest(self._tokenizers)
         return self._tokenizers[run]
 
-    def _calls_of(self, reward: RewardSection) -> RewardCalls:
-        """One per function and limits, shared by all activities of this process."""
-        key = (reward.function, reward.max_concurrency, reward.timeout_s)
-        if key not in self._calls:
-            self._calls[key] = RewardCalls(load_reward(reward.function), reward.max_concurrency, reward.timeout_s)
-        return self._calls[key]
+    def _calls_of(self, run: str, reward: RewardSection) -> RewardCalls:
+        """One per run, shared by all its activities in this process."""
+        if run not in self._calls:
+            self._calls[run] = RewardCalls(load_reward(reward.function), reward.max_concurrency, reward.timeout_s)
+            _forget_oldest(self._calls)
+        return self._calls[run]
 
 
 async def score_one(calls: RewardCalls, reward: RewardSection, index: int, sample: RewardSample) -> Score:
@@ -148,6 +149,11 @@ def number(value: object) -> float:
         if math.isfinite(result):
             return result
     raise RewardFailed(f"returned {_short(value)}; allowed: one finite number")
+
+
+def _forget_oldest(kept: dict[str, Value]) -> None:
+    while len(kept) > KEPT_RUNS:
+        del kept[next(iter(kept))]
 
 
 def _stored(item: Scorable) -> Score:

@@ -144,3 +144,10 @@ async def test_scoring_what_has_not_finished_or_is_not_there_is_a_defect(run: Sc
         await run.score(0)
     with pytest.raises(ApplicationError, match=r"has no trajectories \[9\]"):
         await run.score(9)
+
+
+async def test_of_two_attempts_at_the_same_time_both_report_what_is_stored(run: ScoredRun) -> None:
+    await run.open("numbered", "a")
+    first, second = await asyncio.gather(run.score(0), run.score(0))
+    assert first == second
+    assert (await run.stored())[0] == ("scored", first[0].reward, "")

@@ -30,6 +30,12 @@ def counted(sample: RewardSample) -> float:
     return 1.0
 
 
+def numbered(sample: RewardSample) -> int:
+    """Another value at every call."""
+    calls.append(sample.response_text)
+    return len(calls)
+
+
 def raises(sample: RewardSample) -> float:
     calls.append(sample.response_text)
     raise ValueError(f"cannot judge {sample.response_text!r}\nsecond line")

@@ -1,9 +1,11 @@
 """Reward functions are user code: whatever they do costs nobody but the trajectory they judge."""
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from itertools import repeat
+from pathlib import Path
 
 import pytest
 
@@ -184,3 +186,12 @@ def test_booleans_and_integers_are_numbers() -> None:
 def test_an_import_path_that_leads_nowhere_is_refused_naming_it(path: str, reason: str) -> None:
     with pytest.raises(RewardLoadError, match=reason):
         load_reward(path)
+
+
+def test_an_edited_reward_is_imported_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "edited_reward.py"
+    for number_of_edit, value in enumerate((1, 22)):
+        file.write_text(f"def f(sample): return {value}")
+        os.utime(file, ns=(number_of_edit, number_of_edit))
+        assert load_reward("edited_reward:f")(None) == value
