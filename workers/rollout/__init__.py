@@ -1,0 +1,1 @@
+"""The rollout worker: one process per engine, host of the activities on its own task queue."""

@@ -1,0 +1,183 @@
+"""vLLM's `AsyncLLM` behind the `Engine` interface. Import it through `load_engine`, which sets the environment first.
+
+Facts about vLLM this file works around: a continued request id would be accepted twice; an update that leaves out a
+tensor succeeds; log-probs are of the raw distribution unless the engine is told otherwise; detokenizing costs time and
+is not needed (tokens in, tokens out).
+"""
+
+import asyncio
+import itertools
+import multiprocessing
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, closing
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from vllm import AsyncEngineArgs, SamplingParams, TokensPrompt
+from vllm.config import WeightTransferConfig
+from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
+from vllm.outputs import RequestOutput
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+from ...schemas.errors import EngineUnavailable
+from ...schemas.ids import Version
+from ...schemas.messages.rollout import EngineSpec, Sampling
+from .engine import Chunk, EngineRequest, StreamEnd
+from .model_tensors import Shapes, model_shapes, require_same
+from .staging import StagedWeights
+
+BACKEND = "psrl"
+"""The name `weight_extension` registers in vLLM's worker process; that module is not imported here."""
+EXTENSION = "psrl.workers.rollout.weight_extension.WorkerExtension"
+ENDS = {"stop": StreamEnd.STOP, "length": StreamEnd.LENGTH, "abort": StreamEnd.ABORTED}
+
+
+class VllmEngine:
+    def __init__(self) -> None:
+        # One thread for the engine's whole life: the kernel ends the engine process when the thread that started it
+        # ends, and the start blocks for seconds, too long for the event loop.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="engine-start")
+        self._shapes: Shapes = {}
+        self._probes = itertools.count()
+        self._llm: AsyncLLM | None = None
+        self._children: tuple[int, ...] = ()
+
+    async def start(self, spec: EngineSpec) -> None:
+        self._shapes = await asyncio.to_thread(model_shapes, Path(spec.model_path))
+        before = _child_processes()
+        self._llm = llm = await asyncio.get_running_loop().run_in_executor(self._starter, _start, spec)
+        self._children = tuple(_child_processes() - before)
+        await llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
+
+    async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
+        prompt = TokensPrompt(prompt_token_ids=list(request.prompt_ids), cache_salt=request.cache_salt)
+        params = _sampling_params(request.sampling, request.chunk_tokens)
+        stream = self._running.generate(prompt, params, request.request_id, priority=request.priority)
+        try:
+            async with aclosing(stream):
+                async for output in stream:
+                    yield _chunk(output)
+        except (EngineDeadError, EngineGenerateError) as error:
+            raise EngineUnavailable(f"the engine failed while generating: {error!r}") from error
+
+    async def pause(self, interrupt: bool) -> None:
+        await self._running.pause_generation(mode="abort" if interrupt else "wait", clear_cache=True)
+
+    async def resume(self) -> None:
+        await self._running.resume_generation()
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        await self._running.abort(request_ids)
+
+    async def load(self, tensors: Mapping[str, torch.Tensor], version: Version) -> None:
+        require_same(self._shapes, tensors, version)
+        wanted = {name: tensors[name] for name in self._shapes}
+        with closing(await asyncio.to_thread(StagedWeights, wanted)) as staged:
+            try:
+                await self._update(staged.paths, version)
+            except Exception as error:
+                raise EngineUnavailable(f"loading version {version} failed midway: {error!r}") from error
+
+    async def _update(self, paths: list[str], version: Version) -> None:
+        llm = self._running
+        await llm.start_weight_update()
+        try:
+            await llm.update_weights(WeightTransferUpdateRequest(update_info={"paths": paths}))
+            await llm.finish_weight_update(str(version))
+        except BaseException:
+            await llm.collective_rpc("abandon_weight_update")
+            raise
+
+    async def probe(self, token_ids: Sequence[int]) -> list[float]:
+        params = SamplingParams(
+            max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
+        )
+        prompt = TokensPrompt(prompt_token_ids=list(token_ids))
+        final: RequestOutput | None = None
+        try:
+            async for output in self._running.generate(prompt, params, f"probe-{next(self._probes)}"):
+                final = output
+        except (EngineDeadError, EngineGenerateError) as error:
+            raise EngineUnavailable(f"the engine failed while being probed: {error!r}") from error
+        assert final is not None
+        positions = cast(Sequence[dict[int, Any]], final.prompt_logprobs)
+        return [positions[i][token].logprob for i, token in enumerate(token_ids) if i]
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        cache = self._running.vllm_config.cache_config
+        return int((cache.num_gpu_blocks or 0) * cache.block_size)
+
+    def alive(self) -> bool:
+        return self._llm is not None and not self._llm.errored
+
+    def process_ids(self) -> tuple[int, ...]:
+        return self._children
+
+    def shutdown(self) -> None:
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            llm.shutdown(timeout=0)
+        self._starter.shutdown(wait=False)
+
+    @property
+    def _running(self) -> AsyncLLM:
+        if self._llm is None or self._llm.errored:
+            raise EngineUnavailable("the engine is not running")
+        return self._llm
+
+
+def _start(spec: EngineSpec) -> AsyncLLM:
+    return AsyncLLM.from_engine_args(
+        AsyncEngineArgs(
+            model=spec.model_path,
+            dtype=spec.dtype,
+            seed=spec.seed,
+            trust_remote_code=spec.trust_remote_code,
+            enforce_eager=spec.enforce_eager,
+            kv_cache_memory_bytes=spec.kv_cache_bytes,
+            block_size=spec.block_size,
+            max_model_len=spec.max_model_len,
+            max_num_seqs=spec.max_num_seqs,
+            enable_prefix_caching=True,
+            logprobs_mode="processed_logprobs",
+            worker_extension_cls=EXTENSION,
+            weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+            disable_log_stats=True,
+            enable_log_requests=False,
+        )
+    )
+
+
+def _sampling_params(sampling: Sampling, chunk_tokens: int) -> SamplingParams:
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        max_tokens=sampling.max_tokens,
+        seed=sampling.seed,
+        logprobs=0,  # of the sampled token only
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+        stream_interval=chunk_tokens,
+    )
+
+
+def _chunk(output: RequestOutput) -> Chunk:
+    completion = output.outputs[0]
+    if completion.finish_reason not in ENDS and output.finished:
+        raise EngineUnavailable(f"the engine ended request {output.request_id} with {completion.finish_reason!r}")
+    values = completion.logprobs.logprobs if completion.logprobs else ()
+    if not output.finished:
+        return Chunk(completion.token_ids, values)
+    versions = tuple(span.version for span in completion.weight_versions or ())
+    return Chunk(completion.token_ids, values, ENDS[completion.finish_reason], versions)
+
+
+def _child_processes() -> set[int]:
+    return {child.pid for child in multiprocessing.active_children() if child.pid}

@@ -1,0 +1,113 @@
+"""Code of ours that runs inside vLLM's worker process: the receiving half of a weight update.
+
+Registered as a weight-transfer backend of vLLM, so that AsyncLLM's own start/update/finish calls drive it. Promises:
+after `finish` every layer, a tied head included, computes with the new weights; after a failure the model holds no
+half-built layer, so that the process survives until a complete update repairs it.
+"""
+
+import ctypes
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from safetensors import safe_open
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+BACKEND = "psrl"
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class NoInit(WeightTransferInitInfo):  # type: ignore[misc]
+    """Nothing to agree on beforehand."""
+
+
+@dataclass
+class StagedShards(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """Verified safetensors bytes the host holds in memory, as paths this process can map."""
+
+    paths: list[str]
+
+
+class StagedWeightTransfer(WeightTransferEngine[NoInit, StagedShards]):  # type: ignore[misc]
+    init_info_cls = NoInit
+    update_info_cls = StagedShards
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        # This process must not outlive its parent: a host that was killed cannot stop it.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def init_transfer_engine(self, init_info: NoInit) -> None:
+        """Called once by AsyncLLM."""
+
+    def start_weight_update(self) -> None:
+        self._discard_unfinished()
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: StagedShards) -> None:
+        try:
+            self.model.load_weights(_tensors(update_info.paths))
+        except BaseException:
+            self._discard_unfinished()
+            raise
+
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+        self._refresh_tied_head()
+
+    def shutdown(self) -> None:
+        """Holds nothing."""
+
+    def _discard_unfinished(self) -> None:
+        """Give layers of an update that did not finish their former tensors back. Their buffered weights would
+        otherwise be counted into the next update, which could then finish a layer too early."""
+        unfinished = False
+        for layer in self.model.modules():
+            info = get_layerwise_info(layer)
+            if info.can_load():
+                unfinished = True
+                info.loaded_weights.clear()
+                info.load_numel = 0
+        if unfinished:
+            finalize_layerwise_reload(self.model, self.model_config)
+
+    def _refresh_tied_head(self) -> None:
+        """On CPU the head multiplies with a packed copy of its own, which a reload of the embedding does not reach."""
+        head = getattr(self.model, "lm_head", None)
+        if head is None or not self.model_config.hf_text_config.tie_word_embeddings:
+            return
+        head.weight = self.model.model.embed_tokens.weight
+        head.quant_method.process_weights_after_loading(head)
+
+
+class WorkerExtension:
+    """Mixed into vLLM's worker; imported by it, which registers the backend."""
+
+    _weight_update_active: bool
+
+    def abandon_weight_update(self) -> None:
+        """Close an update session that failed while it was being finished."""
+        self._weight_update_active = False
+
+
+def _tensors(paths: list[str]) -> "Iterator[tuple[str, torch.Tensor]]":
+    for path in paths:
+        with safe_open(path, framework="pt") as shard:
+            for name in shard.keys():  # noqa: SIM118 - not a dict
+                yield name, shard.get_tensor(name)
+
+
+WeightTransferEngineFactory.register_engine(BACKEND, StagedWeightTransfer)
