@@ -14,6 +14,8 @@ from ..activities.routing.activities import RoutingActivities
 from ..activities.routing.client import CoordinatorClient
 from ..activities.store.activities import StoreActivities
 from ..activities.store.engine import async_engine
+from ..activities.store.migrate import require_current
+from ..activities.store.reach import require_reachable
 from ..schemas.ids import ORCHESTRATOR_QUEUE
 from ..schemas.stack import Stack
 from ..workflows.evaluation import Evaluation
@@ -34,6 +36,8 @@ GRACE = timedelta(seconds=5)
 
 async def main(stack: Stack, stop: asyncio.Event) -> None:
     client = await connect(stack.temporal_address, stack.namespace)
+    await asyncio.to_thread(require_reachable, stack.postgres_url)
+    await asyncio.to_thread(require_current, stack.postgres_url)
     store = async_engine(stack.postgres_url)
     coordinator = CoordinatorClient(stack.coordinator_address)
     try:

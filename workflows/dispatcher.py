@@ -127,4 +127,5 @@ class Dispatcher:
             reward_per_group=reward.scope is RewardScope.GROUP,
             coalesce_rewards=reward.coalesce,
             filter_equal_rewards=psrl.group_post_process.enable,
+            routing=psrl.rollout_coordination.routing_strategy.method,
         )

@@ -15,6 +15,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from ..activities import signatures
+    from ..schemas.config import RoutingMethod
     from ..schemas.ids import CPU_QUEUE, GroupId, RunId, rollout_queue
     from ..schemas.messages.rewards import Score, ScoreOutcome, ScoreRequest
     from ..schemas.messages.rollout import (
@@ -50,6 +51,7 @@ class Episodes:
         deadline: datetime,
         reward_timeout: timedelta,
         coalesce: bool,
+        routing: RoutingMethod,
         label: str = "",
     ) -> None:
         self.trajectories = [Trajectory(index) for index in range(offered)]
@@ -57,7 +59,7 @@ class Episodes:
         self._tag, self._needed = version_tag, needed
         self._sampling, self._base_seed = sampling, base_seed
         self._deadline, self._reward_timeout, self._coalesce = deadline, reward_timeout, coalesce
-        self._label = label
+        self._label, self._routing = label, routing
         self._unplaced: list[int] = []
         self._places: dict[int, Placement] = {}
         self._unscored: list[int] = []
@@ -181,7 +183,9 @@ class Episodes:
                 self._unplaced.extend(left)
 
     async def _route(self, indices: tuple[int, ...]) -> Sequence[Placement]:
-        request = RouteRequest(run_id=self._run_id, group_id=self._group_id, indices=indices, version_tag=self._tag)
+        request = RouteRequest(
+            run_id=self._run_id, group_id=self._group_id, indices=indices, version_tag=self._tag, method=self._routing
+        )
         try:
             result = await workflow.execute_local_activity(
                 signatures.route,

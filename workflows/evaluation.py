@@ -64,6 +64,7 @@ class Evaluation:
                 deadline=workflow.now() + timedelta(seconds=start.timeout_s),
                 reward_timeout=timedelta(seconds=start.reward_timeout_s),
                 coalesce=True,
+                routing=start.routing,
                 label=f"{group}-",
             )
             await episodes.play()

@@ -33,6 +33,7 @@ class RolloutGroup:
             deadline=workflow.info().start_time + timedelta(seconds=start.timeout_s),
             reward_timeout=timedelta(seconds=start.reward_timeout_s),
             coalesce=start.coalesce_rewards or start.reward_per_group,
+            routing=start.routing,
         )
 
     @workflow.run

@@ -198,6 +198,7 @@ async def start_evaluation(run: RunId, config: RunConfig, version: Version) -> N
             concurrency=EVALUATION_CONCURRENCY,
             timeout_s=config.psrl.group_timeout_s,
             reward_timeout_s=reward.timeout_s * reward.max_attempts + 30,
+            routing=config.psrl.rollout_coordination.routing_strategy.method,
         ),
         id=evaluation_workflow(run, version),
         parent_close_policy=ParentClosePolicy.ABANDON,

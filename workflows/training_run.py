@@ -53,6 +53,7 @@ class TrainingRun:
         self._reason = ""
         self._doing = "configuration, data, model and reward are being checked"
         self._paused = self._stopping = False
+        self._unmarked: dict[str, list[GroupId]] = {}
         self._instances: dict[InstanceId, InstanceChanged] = {}
         if start.carried is not None:
             self._restore(RunState.model_validate(start.carried))
@@ -103,6 +104,7 @@ class TrainingRun:
         else:
             self._ledger.release(report.group_id)
             self._count_drop(report.outcome.value, f"{report.group_id}: {report.reason}")
+            self._unmarked.setdefault(report.outcome.value, []).append(report.group_id)
         self._wake()
 
     @workflow.signal
@@ -195,6 +197,7 @@ class TrainingRun:
                 await self._train(consumption)
             self._dispatcher.finish()
             await beside[0]
+            await self._mark_lost_groups()
         finally:
             for task in beside:
                 task.cancel()
@@ -320,6 +323,12 @@ class TrainingRun:
                 self._ledger.release(group)
             self._count_drop(reason, f"{group}: {reason}", unproductive=reason == "deadline")
         await run_parts.cancel_groups(self._run_id, groups, reason)
+
+    async def _mark_lost_groups(self) -> None:
+        """Write down in the store which groups failed or were filtered: one call per reason and buffer."""
+        while self._unmarked:
+            reason, groups = self._unmarked.popitem()
+            await run_parts.cancel_groups(self._run_id, tuple(groups), reason)
 
     async def _evaluate(self, version: Version) -> None:
         self._state = self._state.model_copy(update={"evaluations": (*self._state.evaluations, version)})

@@ -4,6 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from ..config.psrl import RoutingMethod
 from ..ids import GroupId, InstanceId, RunId
 from .base import Message
 from .rollout import EngineSpec, InstanceState, Sampling
@@ -81,7 +82,7 @@ class StartGroup(Message):
     reward_per_group: bool
     coalesce_rewards: bool
     filter_equal_rewards: bool
-    heartbeat_timeout_s: float = 10.0
+    routing: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE
 
 
 class StartGroups(Message):
@@ -165,6 +166,7 @@ class StartEvaluation(Message):
     timeout_s: float
     """Deadline of one prompt."""
     reward_timeout_s: float
+    routing: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE
 
 
 class EvaluationReport(Message):

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
+from temporalio.exceptions import ApplicationError
 
 from psrl.schemas.errors import InvariantViolated
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId, RunId
@@ -142,11 +143,13 @@ async def test_a_host_that_fails_is_left_and_the_trajectory_goes_on_elsewhere(cl
 
 
 async def test_a_fatal_answer_fails_the_trajectory_at_once(client: Client) -> None:
-    from temporalio.exceptions import ApplicationError
-
     class Refusing(ScriptedParts):
         async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
-            raise ApplicationError("prompt is longer than the context", type="DataError", non_retryable=True)
+            if request.trajectory.index == 0:
+                raise ApplicationError("prompt is longer than the context", type="DataError", non_retryable=True)
+            while True:
+                activity.heartbeat()
+                await asyncio.sleep(0.1)
 
     parts = Refusing()
     report = await play(client, parts, start())

@@ -1,9 +1,11 @@
 """One engine's life on behalf of one run."""
 
 import asyncio
+from datetime import timedelta
 
 from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
+from temporalio.testing import WorkflowEnvironment
 
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, InstanceId, RunId
 from psrl.schemas.messages.rollout import EngineSpec, InstanceState
@@ -79,7 +81,9 @@ async def test_an_update_that_failed_is_repaired_by_a_restart_and_a_new_pull(cli
     assert parts.calls == ["start rollout-0", "start rollout-0", "release rollout-0"]
 
 
-async def test_an_instance_that_keeps_failing_is_quarantined_and_tells_the_run_why(client: Client) -> None:
+async def test_an_instance_that_keeps_failing_is_quarantined_and_tells_the_run_why(
+    client: Client, environment: WorkflowEnvironment
+) -> None:
     class AlwaysBad(ScriptedParts):
         async def on_pull(self, instance: InstanceId, version: int) -> None:
             raise ApplicationError("probe differs", type="WeightsRefused", non_retryable=True)
@@ -88,6 +92,8 @@ async def test_an_instance_that_keeps_failing_is_quarantined_and_tells_the_run_w
     parts.published = {0}
     async with parts.workers(client, extra_workflows=[SignalSink]):
         instance = await begin(client)
+        for _ in range(settings.RESTART_BUDGET + 1):
+            await environment.sleep(timedelta(seconds=30))
         await reaching(instance, InstanceState.QUARANTINED, -1)
         changes = await client.get_workflow_handle("demo").query("changes", result_type=list[InstanceChanged])
         await instance.signal(RolloutInstance.stop)
