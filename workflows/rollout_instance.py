@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from ..schemas.ids import rollout_queue
     from ..schemas.messages.base import Message
     from ..schemas.messages.rollout import InstanceCommand, InstanceState, PauseRequest, PullRequest
-    from ..schemas.messages.run import InstanceChanged, StartInstance
+    from ..schemas.messages.run import InstanceChanged, RunPhase, RunStatus, StartInstance
     from . import settings
 
 _S = InstanceState
@@ -49,6 +49,7 @@ class RolloutInstance:
         self._version = -1
         self._restarts = start.restarts
         self._stopping = False
+        self._orphaned = False
 
     @workflow.run
     async def run(self, start: StartInstance) -> str:
@@ -144,7 +145,31 @@ class RolloutInstance:
             workflow.logger.warning("%s was not given back: %s", self._start.instance, _reason(error))
         self._version = -1
         self._to(InstanceState.STOPPED)
-        await self._tell_run()
+        if self._orphaned:
+            await self._record_end_of_run()
+        else:
+            await self._tell_run()
+
+    async def _record_end_of_run(self) -> None:
+        """A run that was terminated could not write down its end. One that ended by itself has: its record stays."""
+        end = RunStatus(
+            run_id=self._start.spec.run_id,
+            phase=RunPhase.FAILED,
+            reason="its workflow was closed from outside (terminated, or its history was deleted)",
+            step=0,
+            total_steps=0,
+            version=0,
+            live_groups=0,
+            occupied_groups=0,
+        )
+        await workflow.execute_activity(
+            signatures.record_run,
+            end,
+            summary="run was closed from outside",
+            start_to_close_timeout=settings.SHORT,
+            schedule_to_close_timeout=settings.STORE_PATIENCE,
+            retry_policy=settings.QUICK,
+        )
 
     def _roll_over_if_long(self) -> None:
         if workflow.info().is_continue_as_new_suggested():
@@ -181,7 +206,7 @@ class RolloutInstance:
             await run.signal("instance_changed", changed)
         except ApplicationError:
             # The run is closed: nobody will ever ask for this engine again.
-            self._stopping = True
+            self._stopping = self._orphaned = True
 
     async def _call(
         self,

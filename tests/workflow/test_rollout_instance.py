@@ -113,3 +113,4 @@ async def test_an_instance_whose_run_is_gone_gives_its_engine_back(client: Clien
         await instance.signal(RolloutInstance.sync, 1)
         assert await instance.result() == "stopped"
     assert parts.calls[-1] == "release rollout-0"
+    assert parts.phases == ["failed"]
