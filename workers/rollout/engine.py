@@ -6,7 +6,7 @@ left; one request id is never used twice in the life of an engine.
 
 import importlib
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -53,7 +53,6 @@ class EngineRequest:
     """Requests with different salts never share cached prefixes."""
     chunk_tokens: int
     """Tokens the engine may hold back to save work; the last chunk always comes at once."""
-    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class Engine(Protocol):
         """Load the model of the directory; ready to be paused, loaded and probed. Not called twice."""
         ...
 
-    def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
+    def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
         """Closing the iterator aborts the request. Raises `EngineUnavailable` when the engine dies."""
         ...
 
@@ -100,12 +99,8 @@ class Engine(Protocol):
 
     def alive(self) -> bool: ...
 
-    def process_ids(self) -> tuple[int, ...]:
-        """Of processes it started."""
-        ...
-
     def shutdown(self) -> None:
-        """Stop its processes. May be called in any state, from any thread."""
+        """Stop its processes at once, also in the middle of a start. From any thread, any number of times."""
         ...
 
 

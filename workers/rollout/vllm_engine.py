@@ -8,7 +8,7 @@ is not needed (tokens in, tokens out).
 import asyncio
 import itertools
 import multiprocessing
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
 from pathlib import Path
@@ -44,19 +44,21 @@ class VllmEngine:
         self._shapes: Shapes = {}
         self._probes = itertools.count()
         self._llm: AsyncLLM | None = None
-        self._children: tuple[int, ...] = ()
+        self._starting = False
 
     async def start(self, spec: EngineSpec) -> None:
         self._shapes = await asyncio.to_thread(model_shapes, Path(spec.model_path))
-        before = _child_processes()
-        self._llm = llm = await asyncio.get_running_loop().run_in_executor(self._starter, _start, spec)
-        self._children = tuple(_child_processes() - before)
+        self._starting = True
+        try:
+            self._llm = llm = await asyncio.get_running_loop().run_in_executor(self._starter, _start, spec)
+        finally:
+            self._starting = False
         await llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
 
-    async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
         prompt = TokensPrompt(prompt_token_ids=list(request.prompt_ids), cache_salt=request.cache_salt)
         params = _sampling_params(request.sampling, request.chunk_tokens)
-        stream = self._running.generate(prompt, params, request.request_id, priority=request.priority)
+        stream = self._running.generate(prompt, params, request.request_id)
         try:
             async with aclosing(stream):
                 async for output in stream:
@@ -115,13 +117,14 @@ class VllmEngine:
     def alive(self) -> bool:
         return self._llm is not None and not self._llm.errored
 
-    def process_ids(self) -> tuple[int, ...]:
-        return self._children
-
     def shutdown(self) -> None:
         llm, self._llm = self._llm, None
         if llm is not None:
             llm.shutdown(timeout=0)
+        elif self._starting:
+            # A host has one engine at a time, so every child is of this start, which then fails by itself.
+            for child in multiprocessing.active_children():
+                child.kill()
         self._starter.shutdown(wait=False)
 
     @property
@@ -177,7 +180,3 @@ def _chunk(output: RequestOutput) -> Chunk:
         return Chunk(completion.token_ids, values)
     versions = tuple(span.version for span in completion.weight_versions or ())
     return Chunk(completion.token_ids, values, ENDS[completion.finish_reason], versions)
-
-
-def _child_processes() -> set[int]:
-    return {child.pid for child in multiprocessing.active_children() if child.pid}

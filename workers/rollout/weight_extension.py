@@ -6,6 +6,8 @@ half-built layer, so that the process survives until a complete update repairs i
 """
 
 import ctypes
+import multiprocessing
+import os
 import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,8 +49,7 @@ class StagedWeightTransfer(WeightTransferEngine[NoInit, StagedShards]):  # type:
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        # This process must not outlive its parent: a host that was killed cannot stop it.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _die_with_parent()
 
     def init_transfer_engine(self, init_info: NoInit) -> None:
         """Called once by AsyncLLM."""
@@ -101,6 +102,14 @@ class WorkerExtension:
     def abandon_weight_update(self) -> None:
         """Close an update session that failed while it was being finished."""
         self._weight_update_active = False
+
+
+def _die_with_parent() -> None:
+    """A host that was killed cannot stop its engine."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        os._exit(1)
 
 
 def _tensors(paths: list[str]) -> "Iterator[tuple[str, torch.Tensor]]":

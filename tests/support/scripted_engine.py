@@ -1,0 +1,203 @@
+"""An engine that follows a script: deterministic tokens, chosen delays and faults. Speaks `psrl.workers.rollout.engine`.
+
+With a real trainer's versions, whose probes it cannot know, use a wide `rollout.weight_probe_tolerance`.
+
+Plugged into a host process by `--engine tests.support.scripted_engine:ScriptedEngine` with the script as JSON in
+`PSRL_SCRIPT`, or made by a test with `ScriptedEngine(Script(...))`. A token depends only on the token before it and its
+position, so that a generation continued from any prefix gives the same tokens as an uninterrupted one.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from psrl.schemas.errors import EngineUnavailable
+from psrl.schemas.ids import Version
+from psrl.schemas.messages.rollout import EngineSpec
+from psrl.schemas.weights import WeightProbe
+from psrl.workers.rollout.engine import Chunk, EngineRequest, StreamEnd
+
+VARIABLE = "PSRL_SCRIPT"
+FIRST_ID, IDS = 7, 90
+STOP_ID = 2
+
+
+@dataclass
+class Script:
+    stop_after: int | None = None
+    """STOP at the first position where `position % stop_after == 0`; None samples until the budget is used up."""
+    token_s: float = 0.0
+    """Pause before each token."""
+    start_s: float = 0.0
+    load_s: float = 0.0
+    manual: bool = False
+    """Tokens come only when the test allows them."""
+    failing_starts: int = 0
+    failing_loads: list[int] = field(default_factory=list)
+    """Versions whose (next) load fails midway."""
+    wrong_probes: list[int] = field(default_factory=list)
+    """Versions whose (next) probe does not match."""
+
+
+def token_at(previous: int, position: int) -> int:
+    return FIRST_ID + (previous * 31 + position * 17) % IDS
+
+
+def logprob_at(previous: int, position: int) -> float:
+    """Exact in float32."""
+    return -((previous + position) % 7 + 1) / 8
+
+
+def scripted_tokens(prompt: Sequence[int], count: int) -> list[int]:
+    """What an uninterrupted generation gives after `prompt`."""
+    ids = list(prompt)
+    for _ in range(count):
+        ids.append(token_at(ids[-1], len(ids)))
+    return ids[len(prompt) :]
+
+
+def scripted_probe(version: int, token_ids: Sequence[int] = (7, 8, 9, 10)) -> WeightProbe:
+    """What the engine answers after loading `version`."""
+    values = tuple(-(1 + (i + version) % 5) / 4 for i in range(len(token_ids) - 1))
+    return WeightProbe(token_ids=tuple(token_ids), logprobs=values)
+
+
+class ScriptedEngine:
+    def __init__(self, script: Script | None = None) -> None:
+        self.script = script or Script(**json.loads(os.environ.get(VARIABLE, "{}")))
+        self.loaded: list[int] = []
+        self.requests: list[EngineRequest] = []
+        self.running: set[str] = set()
+        self.paused = False
+        self.dead = True
+        self._aborted: set[str] = set()
+        self._allowed = 0
+        self._changed = asyncio.Condition()
+
+    # --- what a test does --------------------------------------------------------------------------------------------
+
+    async def allow(self, tokens: int) -> None:
+        """With `manual`: let so many tokens come, whoever gets them."""
+        async with self._changed:
+            self._allowed += tokens
+            self._changed.notify_all()
+
+    async def die(self) -> None:
+        async with self._changed:
+            self.dead = True
+            self._changed.notify_all()
+
+    async def until_running(self, requests: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.running) == requests)
+
+    # --- Engine ------------------------------------------------------------------------------------------------------
+
+    async def start(self, spec: EngineSpec) -> None:
+        await asyncio.sleep(self.script.start_s)
+        if self.script.failing_starts:
+            self.script.failing_starts -= 1
+            raise RuntimeError("scripted: the engine does not start")
+        self.dead = False
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
+        assert request.request_id not in {seen.request_id for seen in self.requests}, "a request id was used twice"
+        self.requests.append(request)
+        ids, left = list(request.prompt_ids), request.sampling.max_tokens
+        version = str(self.loaded[-1]) if self.loaded else "default"
+        await self._enter(request.request_id)
+        try:
+            while True:
+                if self.script.token_s:
+                    await asyncio.sleep(self.script.token_s)
+                if not await self._may_sample(request.request_id):
+                    yield Chunk([], [], StreamEnd.ABORTED, (version,))
+                    return
+                previous, position = ids[-1], len(ids)
+                left -= 1
+                stop = self.script.stop_after is not None and position % self.script.stop_after == 0
+                ids.append(STOP_ID if stop else token_at(previous, position))
+                end = StreamEnd.STOP if stop else None if left else StreamEnd.LENGTH
+                yield Chunk([ids[-1]], [logprob_at(previous, position)], end, (version,) if end else ())
+                if end:
+                    return
+        finally:
+            await self._leave(request.request_id)
+
+    async def pause(self, interrupt: bool) -> None:
+        async with self._changed:
+            if interrupt:
+                self._aborted |= self.running
+                self._changed.notify_all()
+            else:
+                await self._changed.wait_for(lambda: not self.running)
+            self.paused = True
+
+    async def resume(self) -> None:
+        async with self._changed:
+            self.paused = False
+            self._changed.notify_all()
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        async with self._changed:
+            self._aborted |= set(request_ids)
+            self._changed.notify_all()
+
+    async def load(self, tensors: Mapping[str, Any], version: Version) -> None:
+        assert self.paused, "weights may change only while the engine is paused"
+        assert not self.running, "weights may change only while no request is left"
+        await asyncio.sleep(self.script.load_s)
+        if version in self.script.failing_loads:
+            self.script.failing_loads.remove(version)
+            raise EngineUnavailable(f"scripted: loading version {version} failed midway")
+        self.loaded.append(version)
+
+    async def probe(self, token_ids: Sequence[int]) -> list[float]:
+        assert not self.paused, "a paused engine answers nothing"
+        version = self.loaded[-1]
+        shift = 0.5 if version in self.script.wrong_probes else 0.0
+        if shift:
+            self.script.wrong_probes.remove(version)
+        return [value + shift for value in scripted_probe(version, token_ids).logprobs]
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        return 100_000
+
+    def alive(self) -> bool:
+        return not self.dead
+
+    def shutdown(self) -> None:
+        self.dead = True
+
+    # --- helpers -----------------------------------------------------------------------------------------------------
+
+    async def _enter(self, request_id: str) -> None:
+        async with self._changed:
+            self.running.add(request_id)
+            self._changed.notify_all()
+
+    async def _leave(self, request_id: str) -> None:
+        self.running.discard(request_id)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _may_sample(self, request_id: str) -> bool:
+        """Wait for the permission to sample one token; False when the request was aborted."""
+        async with self._changed:
+            await self._changed.wait_for(
+                lambda: (
+                    self.dead
+                    or request_id in self._aborted
+                    or (not self.paused and (not self.script.manual or self._allowed > 0))
+                )
+            )
+            if self.dead:
+                raise EngineUnavailable("scripted: the engine died")
+            if request_id in self._aborted:
+                return False
+            self._allowed -= 1
+            return True

@@ -1,0 +1,114 @@
+"""The activities of one rollout host, on its own task queue. Each heartbeats while it works, so that a dead host is
+noticed within seconds and a cancellation arrives."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from temporalio import activity
+
+from ...activities.boundary import boundary
+from ...activities.heartbeat import heartbeating
+from ...schemas.errors import EngineUnavailable
+from ...schemas.ids import Version
+from ...schemas.messages.rollout import (
+    EngineSpec,
+    GenerateRequest,
+    GenerateResult,
+    InstanceCommand,
+    PauseRequest,
+    PullRequest,
+    PullResult,
+)
+from .generate import Generator
+from .host import Host
+
+HOLD_INTERVAL_S = 1.0
+BEAT_INTERVAL_S = 2.5
+"""Of generate: well below its heartbeat timeout, and longer than most calls take, which then cost no heartbeat."""
+
+
+class RolloutActivities:
+    def __init__(self, host: Host, generator: Generator, stopping: asyncio.Event) -> None:
+        self._host = host
+        self._generator = generator
+        self._stopping = stopping
+
+    @property
+    def all(self) -> Sequence[Callable[..., Any]]:
+        return [
+            self.start_engine,
+            self.hold_engine,
+            self.generate,
+            self.pause,
+            self.pull_weights,
+            self.resume,
+            self.release_engine,
+        ]
+
+    @activity.defn(name="start_engine")
+    @boundary
+    async def start_engine(self, request: EngineSpec) -> None:
+        async with heartbeating():
+            await self._host.start(request)
+
+    @activity.defn(name="hold_engine")
+    @boundary
+    async def hold_engine(self, request: InstanceCommand) -> None:
+        while not self._stopping.is_set():
+            self._host.renew_lease(request.run_id)
+            activity.heartbeat()
+            await asyncio.sleep(HOLD_INTERVAL_S)
+        raise EngineUnavailable(f"{self._host.instance}: the host is stopping")
+
+    @activity.defn(name="generate")
+    @boundary
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        async with _cursor() as moved:
+            return await self._generator.generate(request, activity.info().attempt, moved)
+
+    @activity.defn(name="pause")
+    @boundary
+    async def pause(self, request: PauseRequest) -> None:
+        async with heartbeating():
+            await self._host.pause(request.run_id, request.interrupt)
+
+    @activity.defn(name="pull_weights")
+    @boundary
+    async def pull_weights(self, request: PullRequest) -> PullResult:
+        async with heartbeating():
+            return await self._host.pull(request.run_id, Version(request.version))
+
+    @activity.defn(name="resume")
+    @boundary
+    async def resume(self, request: InstanceCommand) -> None:
+        async with heartbeating():
+            await self._host.resume(request.run_id)
+
+    @activity.defn(name="release_engine")
+    @boundary
+    async def release_engine(self, request: InstanceCommand) -> None:
+        async with heartbeating():
+            await self._host.release(request.run_id)
+
+
+@asynccontextmanager
+async def _cursor() -> AsyncIterator[Callable[[int], None]]:
+    """Heartbeats carrying the number of stored tokens."""
+    cursor = 0
+
+    def moved(stored: int) -> None:
+        nonlocal cursor
+        cursor = stored
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(BEAT_INTERVAL_S)
+            activity.heartbeat(cursor)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield moved
+    finally:
+        task.cancel()

@@ -1,0 +1,73 @@
+"""The gate between generate calls and the engine: who may enter, who is inside, and waiting until nobody is.
+
+Promises: who passed `enter` and took a `slot` without awaiting in between is seen by `settle`; after `settle` returned
+and while the gate is shut, nobody is inside.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .engine import Engine
+
+SETTLE_S = 2.0
+"""How long requests that slipped past a closing gate may take to end by themselves before they are aborted."""
+
+
+class Gate:
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._inside: dict[str, int] = {}
+
+    @property
+    def is_open(self) -> bool:
+        return self._open.is_set()
+
+    @property
+    def inside(self) -> int:
+        return len(self._inside)
+
+    @property
+    def tokens_inside(self) -> int:
+        """Prompts and sampled tokens of the requests inside."""
+        return sum(self._inside.values())
+
+    def open(self) -> None:
+        self._open.set()
+
+    def shut(self) -> None:
+        self._open.clear()
+
+    async def enter(self, patience_s: float) -> bool:
+        """Whether the gate is open, within the given time."""
+        if not self.is_open:
+            try:
+                await asyncio.wait_for(self._open.wait(), patience_s)
+            except TimeoutError:
+                return False
+        # It may have been shut again since the event woke this task.
+        return self.is_open
+
+    @contextmanager
+    def slot(self, request_id: str, prompt_tokens: int) -> Iterator[None]:
+        self._inside[request_id] = prompt_tokens
+        self._empty.clear()
+        try:
+            yield
+        finally:
+            del self._inside[request_id]
+            if not self._inside:
+                self._empty.set()
+
+    def progress(self, request_id: str, tokens: int) -> None:
+        self._inside[request_id] += tokens
+
+    async def settle(self, engine: Engine, patience_s: float = SETTLE_S) -> None:
+        """Wait until nobody is inside; requests that reached the engine after it was paused are aborted."""
+        try:
+            await asyncio.wait_for(self._empty.wait(), patience_s)
+        except TimeoutError:
+            await engine.abort(list(self._inside))
+            await self._empty.wait()

@@ -1,0 +1,182 @@
+"""One generate call: continue one turn of one trajectory on this host's engine, storing tokens as they come.
+
+Promises: a finished turn is answered from the store (L8); a later attempt goes on from the last stored token (L6);
+every row is stored only while this attempt owns the trajectory; every token carries the version that sampled it, and
+that is never older than the tag (L1, L5); cancellation aborts the request in the engine, and what was stored stays.
+"""
+
+import itertools
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from ...activities.store.codec import encode_ids, encode_logprobs
+from ...schemas.errors import EngineUnavailable, InvariantViolated
+from ...schemas.ids import Version
+from ...schemas.messages.rollout import GenerateRequest, GenerateResult, Sampling, SegmentEnd
+from .engine import Chunk, EngineRequest, StreamEnd
+from .host import Host
+from .turns import StoredTurn, TurnStore, fence_number
+from .writer import Refused, SegmentRow, SegmentWriter
+
+GATE_PATIENCE_S = 3.0
+"""How long a request waits for a weight update to end before it is routed elsewhere."""
+MAX_CHUNK_TOKENS = 32
+ENDS = {
+    StreamEnd.STOP: SegmentEnd.STOP,
+    StreamEnd.LENGTH: SegmentEnd.LENGTH,
+    StreamEnd.ABORTED: SegmentEnd.INTERRUPTED,
+}
+
+Beat = Callable[[int], None]
+"""Told the number of stored tokens of the turn whenever it rises."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """What one call has sampled, and how much of it is stored."""
+
+    request: GenerateRequest
+    fence: int
+    version: Version
+    seq: int
+    stored: int
+    """Tokens of the turn in the store, earlier calls included."""
+    claims: bool
+    """The first row takes the trajectory: no separate claim for the common case of one call and one row."""
+    new_tokens: int = 0
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    since: float = field(default_factory=time.time)
+
+    def add(self, chunk: Chunk) -> None:
+        if len(chunk.token_ids) != len(chunk.logprobs):
+            raise InvariantViolated(f"L5: {len(chunk.token_ids)} ids with {len(chunk.logprobs)} log-probs")
+        self.ids += chunk.token_ids
+        self.logprobs += chunk.logprobs
+        self.new_tokens += len(chunk.token_ids)
+
+
+class Generator:
+    def __init__(self, host: Host, turns: TurnStore, writer: SegmentWriter) -> None:
+        self._host = host
+        self._turns = turns
+        self._writer = writer
+        self._requests = itertools.count()
+
+    async def generate(self, request: GenerateRequest, attempt: int, beat: Beat) -> GenerateResult:
+        """Raises `StaleAttempt` when a newer attempt owns the trajectory, `EngineUnavailable` when this host cannot."""
+        fence = fence_number(request.call, attempt)
+        with self._host.caller():
+            if request.call == 0 and attempt == 1:
+                try:
+                    return await self._produce(request, fence, StoredTurn(), True, beat)
+                except Refused:
+                    # Not the first after all: a workflow that was reset repeats its calls. The store knows more.
+                    pass
+            stored = await self._turns.claim(request, fence)
+            if stored.end is not None:
+                return self._result(request, stored.end, len(stored.token_ids))
+            try:
+                return await self._produce(request, fence, stored, False, beat)
+            except Refused:
+                raise await self._turns.refusal(request, fence) from None
+
+    async def _produce(
+        self, request: GenerateRequest, fence: int, turn: StoredTurn, claims: bool, beat: Beat
+    ) -> GenerateResult:
+        ref, stored = request.trajectory, len(turn.token_ids)
+        prompt = await self._turns.prompt(ref, request.turn)
+        version = await self._host.enter(ref.run_id, request.version_tag, GATE_PATIENCE_S)
+        if version is None:
+            return self._result(request, SegmentEnd.INTERRUPTED, stored)
+        progress = Progress(request, fence, version, turn.segments, stored, claims)
+        if stored >= request.sampling.max_tokens:
+            end = SegmentEnd.LENGTH
+        else:
+            end = await self._stream(progress, [*prompt, *turn.token_ids], beat)
+        if progress.ids or end is not SegmentEnd.INTERRUPTED:
+            await self._store(progress, end)
+        return self._result(request, end, progress.stored, progress)
+
+    async def _stream(self, progress: Progress, ids: list[int], beat: Beat) -> SegmentEnd:
+        """Sample until the engine ends the request. The slot is taken in the same step in which the gate was open."""
+        request = progress.request
+        spec, engine = self._host.spec_of(request.trajectory.run_id), self._host.engine_of(request.trajectory.run_id)
+        asked = EngineRequest(
+            request_id=f"{request.trajectory.group_id}-{request.trajectory.index}-{next(self._requests)}",
+            prompt_ids=ids,
+            sampling=_rest(request.sampling, progress.stored),
+            cache_salt=f"{request.trajectory.run_id}:{progress.version}",
+            chunk_tokens=min(spec.flush_tokens, MAX_CHUNK_TOKENS),
+        )
+        try:
+            with self._host.gate.slot(asked.request_id, len(ids)):
+                async with aclosing(engine.generate(asked)) as stream:
+                    async for chunk in stream:
+                        progress.add(chunk)
+                        self._host.gate.progress(asked.request_id, len(chunk.token_ids))
+                        if chunk.end is not None:
+                            return _checked(progress, chunk)
+                        due = time.time() - progress.since >= spec.flush_interval_s
+                        if progress.ids and (len(progress.ids) >= spec.flush_tokens or due):
+                            await self._store(progress, None)
+                            beat(progress.stored)
+        except EngineUnavailable:
+            # What the engine gave before it died is good, and would be sampled again for nothing.
+            if progress.ids:
+                await self._store(progress, None)
+            raise
+        raise EngineUnavailable(f"the engine dropped request {asked.request_id}")
+
+    async def _store(self, progress: Progress, end: SegmentEnd | None) -> None:
+        """One row of what is not stored yet. Raises `Refused`."""
+        ref, now = progress.request.trajectory, time.time()
+        final = end is not None and end is not SegmentEnd.INTERRUPTED
+        row = SegmentRow(
+            run_id=ref.run_id,
+            group_id=ref.group_id,
+            index=ref.index,
+            turn=progress.request.turn,
+            seq=progress.seq,
+            fence=progress.fence,
+            claims=progress.claims,
+            version=progress.version,
+            instance=self._host.instance,
+            tokens=len(progress.ids),
+            token_ids=encode_ids(progress.ids),
+            logprobs=encode_logprobs(progress.logprobs),
+            end=end.value if final and end else None,
+            started_at=progress.since,
+            finished_at=now,
+        )
+        await self._writer.write(row)
+        self._host.count_tokens(len(progress.ids))
+        progress.stored += len(progress.ids)
+        progress.seq += 1
+        progress.claims = False
+        progress.ids, progress.logprobs, progress.since = [], [], now
+
+    def _result(
+        self, request: GenerateRequest, end: SegmentEnd, tokens: int, progress: Progress | None = None
+    ) -> GenerateResult:
+        new = progress.new_tokens if progress else 0
+        versions = (int(progress.version),) if progress and new else ()
+        return GenerateResult(end=end, tokens=tokens, new_tokens=new, versions=versions, instance=self._host.instance)
+
+
+def _checked(progress: Progress, last: Chunk) -> SegmentEnd:
+    """The engine's own account of versions must agree with ours."""
+    assert last.end is not None
+    if progress.new_tokens and any(version != str(progress.version) for version in last.versions):
+        raise InvariantViolated(f"L5: sampled under {', '.join(last.versions)}, taken for version {progress.version}")
+    return ENDS[last.end]
+
+
+def _rest(sampling: Sampling, done: int) -> Sampling:
+    """What is left of the turn. A continuation draws other random numbers than the tokens before it did."""
+    if not done:
+        return sampling
+    seed = None if sampling.seed is None else (sampling.seed + done * 0x9E3779B97F4A7C15) % 2**63
+    return sampling.model_copy(update={"max_tokens": sampling.max_tokens - done, "seed": seed})

@@ -1,0 +1,86 @@
+"""`python -m psrl.workers.rollout.main --instance rollout-0`: the process of one rollout engine.
+
+The engine's module is imported before the process polls, so that starting an engine costs seconds less. On a stop
+signal running generations are interrupted with their tokens stored, then the engine's processes are ended.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import functools
+from datetime import timedelta
+
+from temporalio.worker import Worker
+
+from ...activities.store.engine import async_engine
+from ...activities.store.migrate import require_current
+from ...activities.store.reach import require_reachable
+from ...activities.weights.file import FileTransport
+from ...schemas.errors import PsrlError
+from ...schemas.ids import InstanceId, rollout_queue
+from ...schemas.stack import Stack
+from ..coordinator.client import CoordinatorClient
+from ..process import connect, run_worker
+from .activities import RolloutActivities
+from .engine import DEFAULT_ENGINE, EngineFactory, load_engine
+from .generate import Generator
+from .host import Host
+from .reporter import keep_reporting
+from .source import PublishedWeights
+from .turns import TurnStore
+from .writer import SegmentWriter
+
+MAX_ACTIVITIES = 1024
+"""More than any engine runs at once: what waits here starts without a hop when a place is free."""
+INTERRUPT_PATIENCE_S = 5.0
+"""For an operation in progress when the stop signal comes; afterwards the engine is stopped as it is."""
+GRACE = timedelta(seconds=5)
+HEARTBEAT_THROTTLE = timedelta(seconds=2)
+"""The SDK would otherwise send a heartbeat, and with it learn of a cancellation, only every 8 seconds."""
+
+
+async def main(stack: Stack, stop: asyncio.Event, instance: InstanceId, make_engine: EngineFactory) -> None:
+    await asyncio.to_thread(require_reachable, stack.postgres_url)
+    await asyncio.to_thread(require_current, stack.postgres_url)
+    store = async_engine(stack.postgres_url)
+    host = Host(instance, make_engine, PublishedWeights(store, (FileTransport(stack.weights_dir),)))
+    writer = SegmentWriter(store)
+    activities = RolloutActivities(host, Generator(host, TurnStore(store), writer), stop)
+    coordinator = CoordinatorClient(stack.coordinator_address)
+    reports = asyncio.create_task(keep_reporting(host, coordinator))
+    client = await connect(stack.temporal_address, stack.namespace)
+    worker = Worker(
+        client,
+        task_queue=rollout_queue(instance),
+        activities=activities.all,
+        max_concurrent_activities=MAX_ACTIVITIES,
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        graceful_shutdown_timeout=GRACE,
+        identity=instance,
+    )
+    try:
+        async with worker:
+            await stop.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(host.interrupt(), INTERRUPT_PATIENCE_S)
+    finally:
+        await writer.close()
+        await host.shutdown()
+        reports.cancel()
+        with contextlib.suppress(PsrlError):
+            await coordinator.report(host.report())
+        await coordinator.close()
+        await store.dispose()
+
+
+def run() -> None:
+    parser = argparse.ArgumentParser(prog="psrl.workers.rollout.main", description=__doc__)
+    parser.add_argument("--instance", required=True, help="rollout-0, rollout-1, ...")
+    parser.add_argument("--engine", default=DEFAULT_ENGINE, help="package.module:Class (default: %(default)s)")
+    options = parser.parse_args()
+    make_engine = load_engine(options.engine)
+    run_worker(functools.partial(main, instance=InstanceId(options.instance), make_engine=make_engine))
+
+
+if __name__ == "__main__":
+    run()
