@@ -15,6 +15,9 @@ DYNAMIC_CONFIG: dict[str, str] = {
     "history.transferProcessorMaxPollRPS": "1000",
     "history.timerProcessorMaxPollRPS": "1000",
     "history.maxInFlightUpdates": "1000",
+    "history.workflowIdReuseMinimalInterval": "\"10ms\"",
+    "matching.numTaskqueueReadPartitions": "1",
+    "matching.numTaskqueueWritePartitions": "1",
 }
 """Without the first two, a server with few shards adds up to 50 ms to every hop; above the default of ten updates in
 flight, one workflow's throughput collapses."""

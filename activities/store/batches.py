@@ -50,11 +50,15 @@ SHORT_GROUPS: TextClause = text(
     """
 )
 
+# The group ids stand in every query by value, though a join would imply them: the primary keys then serve it whatever
+# the planner believes of the tables' sizes. In a young database its statistics lag behind.
+
 OLD_SEGMENTS: TextClause = text(
     """
     SELECT s.group_id, s.index, s.version, m.version_tag
     FROM batch_members m JOIN segments s USING (run_id, group_id, index)
     WHERE m.run_id = :run AND m.buffer = :buffer AND s.version < m.version_tag
+      AND s.run_id = :run AND s.group_id = ANY(:taken)
     ORDER BY s.group_id, s.index LIMIT 5
     """
 )
@@ -66,7 +70,7 @@ SUMMARY: TextClause = text(
                (SELECT coalesce(sum(s.tokens), 0) FROM segments s
                 WHERE s.run_id = m.run_id AND s.group_id = m.group_id AND s.index = m.index) AS tokens
         FROM batch_members m JOIN trajectories t USING (run_id, group_id, index)
-        WHERE m.run_id = :run AND m.buffer = :buffer
+        WHERE m.run_id = :run AND m.buffer = :buffer AND t.run_id = :run AND t.group_id = ANY(:taken)
     )
     SELECT count(DISTINCT group_id), count(*), sum(tokens)::bigint, avg(reward), stddev_pop(reward),
            avg(tokens)::double precision
@@ -102,7 +106,7 @@ async def _record(connection: AsyncConnection, request: BatchRequest) -> BatchIn
     await _check_trainable(connection, request)
     await connection.execute(INSERT_MEMBERS, {**key, "staleness": staleness, "taken": taken, "needed": needed})
     await _check_members(connection, request, needed)
-    info = await _summary(connection, key)
+    info = await _summary(connection, {**key, "taken": taken})
     await connection.execute(
         update(Batch)
         .where(Batch.run_id == request.run_id, Batch.buffer == request.buffer)
@@ -153,7 +157,7 @@ async def _check_members(connection: AsyncConnection, request: BatchRequest, nee
     missing = [f"{group} has {members} scored trajectories of {needed}" for group, members in short]
     if missing:
         raise _violated(request, f"L10: {'; '.join(missing)}")
-    old = await connection.execute(OLD_SEGMENTS, key)
+    old = await connection.execute(OLD_SEGMENTS, {**key, "taken": list(request.taken)})
     broken = [f"{group}/{index} has tokens of version {version}, tag {tag}" for group, index, version, tag in old]
     if broken:
         raise _violated(request, f"L1: {'; '.join(broken)}")

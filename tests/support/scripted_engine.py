@@ -1,4 +1,4 @@
-"""An engine that follows a script: deterministic tokens, chosen delays and faults. Speaks `psrl.workers.rollout.engine`.
+"""An engine that follows a script: deterministic tokens, chosen delays and faults. It is a `rollout.engine.Engine`.
 
 With a real trainer's versions, whose probes it cannot know, use a wide `rollout.weight_probe_tolerance`.
 

@@ -145,7 +145,7 @@ class Host:
         await self._one_at_a_time(self._shut(interrupt=True))
 
     async def shutdown(self) -> None:
-        """Stop the engine's processes; the last call. An operation in progress, which may take minutes, loses its engine."""
+        """Stop the engine's processes; the last call. An operation in progress loses its engine."""
         if self._lock.locked() and self._newest is not None:
             await asyncio.to_thread(self._newest.shutdown)
         await self._one_at_a_time(self._stop())

@@ -7,6 +7,7 @@ not stored twice. A database that is away is waited for, up to `PATIENCE_S`.
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -43,6 +44,10 @@ COLUMNS: dict[str, tuple[str, str]] = {
 """Name to PostgreSQL type and parameter format (binary for bytes: half the size of the text form)."""
 
 
+Key = tuple[RunId, GroupId, int, int]
+"""An attempt has at most one row at a time in the writer."""
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
     """In the order of `COLUMNS`."""
@@ -67,8 +72,8 @@ class SegmentRow:
     """Seconds of the wall clock."""
 
     @property
-    def key(self) -> tuple[RunId, GroupId, int]:
-        return self.run_id, self.group_id, self.index
+    def key(self) -> Key:
+        return self.run_id, self.group_id, self.index, self.fence
 
 
 STORE_ROWS = f"""
@@ -83,15 +88,16 @@ WITH rows AS (
     FROM rows r
     WHERE t.run_id = r.run_id AND t.group_id = r.group_id AND t.index = r.index
         AND CASE WHEN r.claims THEN t.fence < r.fence ELSE t.fence = r.fence END
-    RETURNING t.run_id, t.group_id, t.index
+    RETURNING t.run_id, t.group_id, t.index, t.fence
 )
 INSERT INTO segments (run_id, group_id, index, turn, seq, fence, version, instance, tokens, token_ids, logprobs,
                       "end", started_at, finished_at)
 SELECT r.run_id, r.group_id, r.index, r.turn, r.seq, r.fence, r.version, r.instance, r.tokens, r.token_ids, r.logprobs,
        r."end", to_timestamp(r.started_at), to_timestamp(r.finished_at)
-FROM rows r JOIN owned USING (run_id, group_id, index)
-RETURNING run_id, group_id, index
+FROM rows r JOIN owned USING (run_id, group_id, index, fence)
+RETURNING run_id, group_id, index, fence
 """
+# The fence is part of the join: one batch may hold rows of an old and a new attempt at the same trajectory.
 
 STORED_BEFORE = """
 SELECT 1 FROM segments WHERE run_id = %(run_id)s AND group_id = %(group_id)s AND index = %(index)s
@@ -148,32 +154,33 @@ class SegmentWriter:
             else:
                 done.set_result(None)
 
-    async def _patiently(self, rows: list[SegmentRow]) -> set[tuple[RunId, GroupId, int]]:
-        began = time.monotonic()
+    async def _patiently(self, rows: list[SegmentRow]) -> set[Key]:
+        began, retried = time.monotonic(), False
         while True:
             try:
-                return await self._store_all(rows)
+                return await self._store_all(rows, retried)
             except (OperationalError, InterfaceError) as error:
                 waited = time.monotonic() - began
                 if waited > PATIENCE_S:
                     raise Unreachable(
                         f"PostgreSQL did not take {len(rows)} segments for {waited:.0f} s: {error.orig}"
                     ) from error
+            retried = True
             await asyncio.sleep(RETRY_PAUSE_S)
 
-    async def _store_all(self, rows: list[SegmentRow]) -> set[tuple[RunId, GroupId, int]]:
-        """Keys of refused rows."""
+    async def _store_all(self, rows: list[SegmentRow], retried: bool) -> set[Key]:
+        """Keys of refused rows. A retried row may have been stored by a commit that was not acknowledged."""
         try:
             stored = await self._insert(rows)
         except IntegrityError:
-            # Two holders of one fencing number, or a commit that was not acknowledged: find out which row it is.
+            # Two holders of one fencing number (a workflow was reset): find out which row it is.
             stored = set()
             for row in rows:
                 stored |= await self._insert_one(row)
-        doubtful = [row for row in rows if row.key not in stored]
-        return {row.key for row in doubtful if not await self._stored_before(row)}
+        refused = [row for row in rows if row.key not in stored]
+        return {row.key for row in refused if not (retried and await self._stored_before(row))}
 
-    async def _insert_one(self, row: SegmentRow) -> set[tuple[RunId, GroupId, int]]:
+    async def _insert_one(self, row: SegmentRow) -> set[Key]:
         try:
             return await self._insert([row])
         except IntegrityError as error:
@@ -181,12 +188,13 @@ class SegmentWriter:
                 raise InvariantViolated(f"segment {row.key} was refused by the store: {error.orig}") from error
             return set()
 
-    async def _insert(self, rows: list[SegmentRow]) -> set[tuple[RunId, GroupId, int]]:
+    async def _insert(self, rows: list[SegmentRow]) -> set[Key]:
         columns = zip(*(astuple(row) for row in rows), strict=True)
         values: dict[str, Any] = {name: list(column) for name, column in zip(COLUMNS, columns, strict=True)}
         async with self._store.begin() as connection:
             result = await connection.exec_driver_sql(STORE_ROWS, values)
-            return {(RunId(row[0]), GroupId(row[1]), int(row[2])) for row in result}
+            stored: Sequence[Any] = result.all()
+            return {(RunId(run), GroupId(group), index, fence) for run, group, index, fence in stored}
 
     async def _stored_before(self, row: SegmentRow) -> bool:
         values = {name: getattr(row, name) for name in ("run_id", "group_id", "index", "turn", "seq", "fence")}

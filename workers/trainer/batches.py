@@ -17,27 +17,26 @@ def read_batch(store: Engine, run_id: RunId, buffer: int) -> TrainBatch:
     """Raises `InvariantViolated` when the buffer has no members: the batch is made before the trainer is asked."""
     of_batch = (BatchMember.run_id == run_id) & (BatchMember.buffer == buffer)
     with store.connect() as connection:
+        members = {
+            (group, index)
+            for group, index in connection.execute(select(BatchMember.group_id, BatchMember.index).where(of_batch))
+        }
+        # By literal group ids, not by a join: the primary keys serve it whatever the planner believes of the tables'
+        # sizes. In a young database its statistics lag behind, and a join then reads every row of the run.
+        groups = sorted({group for group, _ in members})
         rewards = connection.execute(
-            select(Trajectory.group_id, Trajectory.index, Trajectory.reward)
-            .join(BatchMember, _same_trajectory(Trajectory))
-            .where(of_batch)
-            .order_by(Trajectory.group_id, Trajectory.index)
+            select(Trajectory.group_id, Trajectory.index, Trajectory.reward).where(_of(Trajectory, run_id, groups))
         ).all()
-        prompts = connection.execute(
-            select(Group.group_id, Group.prompt_ids).where(
-                Group.run_id == run_id, Group.group_id.in_(select(BatchMember.group_id).where(of_batch))
-            )
-        ).all()
+        prompts = connection.execute(select(Group.group_id, Group.prompt_ids).where(_of(Group, run_id, groups))).all()
         segments = connection.execute(
             select(Segment.group_id, Segment.index, Segment.token_ids, Segment.logprobs)
-            .join(BatchMember, _same_trajectory(Segment))
-            .where(of_batch)
+            .where(_of(Segment, run_id, groups))
             .order_by(Segment.group_id, Segment.index, Segment.turn, Segment.seq)
         ).all()
-    if not rewards:
+    if not members:
         raise InvariantViolated(f"batch {buffer} of run {run_id!r} is not in the store, and no checkpoint covers it")
     # The database's collation may sort group ids in another way than Python does; the order must not depend on it.
-    keys = sorted((group, index) for group, index, _ in rewards)
+    keys = sorted(members)
     numbers = {group: number for number, group in enumerate(dict.fromkeys(group for group, _ in keys))}
     reward_of = {(group, index): reward for group, index, reward in rewards}
     prompt_of = {group: decode_ids(data) for group, data in prompts}
@@ -49,12 +48,8 @@ def read_batch(store: Engine, run_id: RunId, buffer: int) -> TrainBatch:
     )
 
 
-def _same_trajectory(table: type[Trajectory] | type[Segment]) -> ColumnElement[bool]:
-    return (
-        (BatchMember.run_id == table.run_id)
-        & (BatchMember.group_id == table.group_id)
-        & (BatchMember.index == table.index)
-    )
+def _of(table: type[Group] | type[Trajectory] | type[Segment], run_id: RunId, groups: list[str]) -> ColumnElement[bool]:
+    return (table.run_id == run_id) & table.group_id.in_(groups)
 
 
 def _joined(segments: list[tuple[str, int, bytes, bytes]]) -> dict[Key, tuple[bytes, bytes]]:
