@@ -97,7 +97,7 @@ SELECT r.run_id, r.group_id, r.index, r.turn, r.seq, r.fence, r.version, r.insta
 FROM rows r JOIN owned USING (run_id, group_id, index, fence)
 RETURNING run_id, group_id, index, fence
 """
-# The fence is part of the join: one batch may hold rows of an old and a new attempt at the same trajectory.
+"""The fence is part of the join: one batch may hold rows of an old and of a new attempt at the same trajectory."""
 
 STORED_BEFORE = """
 SELECT 1 FROM segments WHERE run_id = %(run_id)s AND group_id = %(group_id)s AND index = %(index)s

@@ -1,0 +1,181 @@
+"""A rollout host with a scripted engine and what it needs in the store."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import insert, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from psrl.activities.store.codec import decode_ids, decode_logprobs, encode_ids
+from psrl.schemas.errors import WeightsRefused
+from psrl.schemas.ids import GroupId, InstanceId, RunId, Version
+from psrl.schemas.messages.rollout import EngineSpec, GenerateRequest, Sampling, TrajectoryRef
+from psrl.schemas.tables import Group, Run, Segment, Trajectory
+from psrl.schemas.weights import WeightManifest
+from psrl.workers.rollout.generate import Generator
+from psrl.workers.rollout.host import Host
+from psrl.workers.rollout.turns import TurnStore
+from psrl.workers.rollout.writer import SegmentWriter
+from tests.support.scripted_engine import Script, ScriptedEngine, scripted_probe
+
+RUN = RunId("run-1")
+GROUP = GroupId("000000")
+INSTANCE = InstanceId("rollout-0")
+PROMPT = [10, 11, 12]
+SPEC = EngineSpec(
+    run_id=RUN,
+    model_path="model",
+    dtype="float32",
+    kv_cache_bytes=1 << 20,
+    block_size=32,
+    max_model_len=64,
+    max_num_seqs=8,
+    flush_tokens=4,
+    flush_interval_s=60.0,
+)
+
+
+class ScriptedWeights:
+    """Every version is published; tensors are empty."""
+
+    def __init__(self) -> None:
+        self.damaged: set[int] = set()
+        self.fetched: list[int] = []
+
+    async def fetch(self, run_id: RunId, version: Version) -> tuple[WeightManifest, dict[str, Any]]:
+        self.fetched.append(version)
+        if version in self.damaged:
+            raise WeightsRefused(f"scripted: shard of version {version} is damaged")
+        probe = scripted_probe(version)
+        return WeightManifest(run_id=run_id, version=version, transport="t", uri="u", shards=(), probe=probe), {}
+
+
+@dataclass
+class Bench:
+    """One host, its engines in the order in which they were made, and a store."""
+
+    host: Host
+    generator: Generator
+    weights: ScriptedWeights
+    engines: list[ScriptedEngine] = field(default_factory=list)
+
+    @property
+    def engine(self) -> ScriptedEngine:
+        return self.engines[-1]
+
+    async def serve(self, version: int = 0) -> None:
+        await self.host.start(SPEC)
+        await self.sync(version)
+
+    async def sync(self, version: int) -> None:
+        await self.host.pause(RUN, interrupt=True)
+        await self.host.pull(RUN, Version(version))
+        await self.host.resume(RUN)
+
+
+def make_host(script: Script) -> tuple[Host, ScriptedWeights, list[ScriptedEngine]]:
+    engines: list[ScriptedEngine] = []
+
+    def make() -> ScriptedEngine:
+        engines.append(ScriptedEngine(script))
+        return engines[-1]
+
+    weights = ScriptedWeights()
+    return Host(INSTANCE, make, weights), weights, engines
+
+
+def make_bench(store: AsyncEngine, script: Script) -> Bench:
+    host, weights, engines = make_host(script)
+    return Bench(host, Generator(host, TurnStore(store), SegmentWriter(store)), weights, engines)
+
+
+def call(index: int = 0, number: int = 0, max_tokens: int = 10, tag: int = 0, **sampling: Any) -> GenerateRequest:
+    return GenerateRequest(
+        trajectory=TrajectoryRef(run_id=RUN, group_id=GROUP, index=index),
+        call=number,
+        version_tag=tag,
+        sampling=Sampling(temperature=1.0, max_tokens=max_tokens, **sampling),
+    )
+
+
+async def add_group(
+    store: AsyncEngine,
+    trajectories: int = 2,
+    prompt: Sequence[int] = PROMPT,
+    group: GroupId = GROUP,
+    run: RunId = RUN,
+) -> None:
+    row = {"run_id": run, "group_id": group}
+    async with store.begin() as connection:
+        if await connection.scalar(select(Run.run_id).where(Run.run_id == run)) is None:
+            empty = {"config": {}, "total_steps": 1, "prompts": 1, "skipped_too_long": 0, "data_fingerprint": ""}
+            await connection.execute(insert(Run), {"run_id": run, "workflow_run_id": "w", "phase": "running", **empty})
+        await connection.execute(
+            insert(Group),
+            {
+                **row,
+                **{"purpose": "train", "epoch": 0, "position": 0, "row": 0, "version_tag": 0, "extra": {}},
+                **{"prompt_ids": encode_ids(prompt), "prompt_text": "", "data_source": "", "ground_truth": None},
+            },
+        )
+        await connection.execute(insert(Trajectory), [{**row, "index": index} for index in range(trajectories)])
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One segment as it is in the store."""
+
+    seq: int
+    version: int
+    fence: int
+    ids: list[int]
+    logprobs: list[float]
+    end: str | None
+    started_at: datetime
+    finished_at: datetime
+
+
+async def stored_segments(store: AsyncEngine, index: int = 0, group: GroupId = GROUP) -> list[Stored]:
+    query = (
+        select(Segment)
+        .where(Segment.run_id == RUN, Segment.group_id == group, Segment.index == index)
+        .order_by(Segment.turn, Segment.seq)
+    )
+    async with store.connect() as connection:
+        rows = (await connection.execute(query)).all()
+    return [
+        Stored(
+            row.seq,
+            row.version,
+            row.fence,
+            decode_ids(row.token_ids),
+            decode_logprobs(row.logprobs),
+            row.end,
+            row.started_at,
+            row.finished_at,
+        )
+        for row in rows
+    ]
+
+
+async def stored_trajectory(store: AsyncEngine, index: int = 0, group: GroupId = GROUP) -> Any:
+    async with store.connect() as connection:
+        query = select(Trajectory).where(
+            Trajectory.run_id == RUN, Trajectory.group_id == group, Trajectory.index == index
+        )
+        return (await connection.execute(query)).one()
+
+
+async def refused_results(store: AsyncEngine) -> int:
+    async with store.connect() as connection:
+        return int(await connection.scalar(select(Run.refused_results).where(Run.run_id == RUN)) or 0)
+
+
+async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 10.0) -> None:
+    """For facts in the database, which wakes nobody."""
+    async with asyncio.timeout(timeout_s):
+        while not await condition():  # noqa: ASYNC110 - PostgreSQL has no event to wait for
+            await asyncio.sleep(0.01)

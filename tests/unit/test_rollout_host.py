@@ -1,0 +1,255 @@
+"""The host's states and its gate, with a scripted engine and no store."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from psrl.schemas.errors import EngineUnavailable, InstanceBusy, InvariantViolated, Unreachable, WeightsRefused
+from psrl.schemas.ids import RunId, Version
+from psrl.schemas.messages.rollout import EngineSpec, InstanceReport, InstanceState
+from psrl.workers.rollout import host as host_module
+from psrl.workers.rollout.engine import load_engine
+from psrl.workers.rollout.host import Host
+from psrl.workers.rollout.reporter import keep_reporting
+from tests.support.rollout import RUN, SPEC, ScriptedWeights, make_host
+from tests.support.scripted_engine import Script, ScriptedEngine
+
+OTHER = RunId("other")
+OTHER_SPEC = SPEC.model_copy(update={"run_id": OTHER})
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script()
+
+
+@pytest.fixture
+def made(script: Script) -> tuple[Host, ScriptedWeights, list[ScriptedEngine]]:
+    return make_host(script)
+
+
+@pytest.fixture
+def host(made: tuple[Host, Any, Any]) -> Host:
+    return made[0]
+
+
+@pytest.fixture
+def engines(made: tuple[Host, Any, list[ScriptedEngine]]) -> list[ScriptedEngine]:
+    return made[2]
+
+
+async def serve(host: Host, version: int = 1, spec: EngineSpec = SPEC) -> None:
+    await host.start(spec)
+    await host.pull(spec.run_id, Version(version))
+    await host.resume(spec.run_id)
+
+
+def seen(host: Host) -> tuple[InstanceState, int]:
+    report = host.report()
+    return report.state, report.version
+
+
+async def test_the_gate_opens_only_after_start_pull_and_resume(host: Host) -> None:
+    assert seen(host) == (InstanceState.STOPPED, -1)
+    await host.start(SPEC)
+    assert seen(host) == (InstanceState.STARTING, -1)
+    with pytest.raises(EngineUnavailable, match="pull_weights comes first"):
+        await host.resume(RUN)
+    await host.pull(RUN, Version(4))
+    assert seen(host) == (InstanceState.PAUSING, 4)
+    assert await host.enter(RUN, 0, patience_s=0.01) is None
+    await host.resume(RUN)
+    assert seen(host) == (InstanceState.SERVING, 4)
+    assert await host.enter(RUN, 4, patience_s=0.01) == 4
+
+
+async def test_a_version_below_the_tag_is_never_used(host: Host) -> None:
+    await serve(host, 4)
+    with pytest.raises(EngineUnavailable, match="serves version 4; version 5 is needed"):
+        await host.enter(RUN, 5, patience_s=0.01)
+
+
+async def test_who_waits_at_the_gate_gets_the_version_that_opens_it(host: Host) -> None:
+    await serve(host, 1)
+    await host.pause(RUN, interrupt=True)
+    waiting = asyncio.create_task(host.enter(RUN, 0, patience_s=10))
+    await host.pull(RUN, Version(2))
+    await host.resume(RUN)
+    assert await waiting == 2
+
+
+async def test_weights_are_refused_while_requests_are_admitted(host: Host) -> None:
+    await serve(host, 1)
+    with pytest.raises(InvariantViolated, match="pause comes first"):
+        await host.pull(RUN, Version(2))
+    assert seen(host) == (InstanceState.SERVING, 1)
+
+
+async def test_commands_repeated_change_nothing(host: Host, engines: list[ScriptedEngine]) -> None:
+    await serve(host, 1)
+    await host.resume(RUN)
+    await host.pause(RUN, interrupt=True)
+    await host.pause(RUN, interrupt=True)
+    first = await host.pull(RUN, Version(2))
+    assert await host.pull(RUN, Version(2)) == first
+    await host.resume(RUN)
+    await host.resume(RUN)
+    assert (seen(host), engines[0].loaded, len(engines)) == ((InstanceState.SERVING, 2), [1, 2], 1)
+
+
+async def test_a_start_repeated_keeps_the_engine_but_shuts_the_gate(host: Host, engines: list[ScriptedEngine]) -> None:
+    await serve(host, 1)
+    await host.start(SPEC)
+    assert (seen(host), len(engines)) == ((InstanceState.PAUSING, 1), 1)
+    assert await host.enter(RUN, 0, patience_s=0.01) is None
+
+
+async def test_another_run_is_refused_until_the_instance_is_released(host: Host, engines: list[ScriptedEngine]) -> None:
+    await serve(host)
+    with pytest.raises(InstanceBusy, match="rollout-0 serves run run-1"):
+        await host.start(OTHER_SPEC)
+    with pytest.raises(EngineUnavailable, match="serves run run-1, not other"):
+        await host.enter(OTHER, 0, patience_s=1)
+    await host.release(OTHER)
+    assert seen(host) == (InstanceState.SERVING, 1)
+    await host.release(RUN)
+    await host.release(RUN)
+    assert (seen(host), engines[0].alive()) == ((InstanceState.STOPPED, -1), False)
+    await serve(host, 3, OTHER_SPEC)
+    assert host.report().run_id == OTHER
+
+
+async def test_a_lease_that_nobody_renews_runs_out(
+    host: Host, engines: list[ScriptedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await serve(host)
+    monkeypatch.setattr(host_module, "LEASE_S", 0.0)
+    await serve(host, 2, OTHER_SPEC)
+    assert (host.report().run_id, len(engines)) == (OTHER, 2)
+
+
+async def test_damaged_bytes_leave_the_engine_untouched(
+    host: Host, made: tuple[Host, ScriptedWeights, list[ScriptedEngine]]
+) -> None:
+    await serve(host, 1)
+    await host.pause(RUN, interrupt=True)
+    made[1].damaged.add(2)
+    with pytest.raises(WeightsRefused, match="damaged"):
+        await host.pull(RUN, Version(2))
+    assert (seen(host), made[2][0].loaded) == ((InstanceState.PAUSING, 1), [1])
+
+
+async def test_a_failed_load_is_repaired_by_a_complete_good_one(
+    host: Host, script: Script, engines: list[ScriptedEngine]
+) -> None:
+    await serve(host, 1)
+    await host.pause(RUN, interrupt=True)
+    script.failing_loads.append(2)
+    with pytest.raises(EngineUnavailable, match="failed midway"):
+        await host.pull(RUN, Version(2))
+    assert seen(host) == (InstanceState.QUARANTINED, -1)
+    with pytest.raises(EngineUnavailable, match="no weights to serve"):
+        await host.resume(RUN)
+    await host.pull(RUN, Version(2))
+    await host.resume(RUN)
+    assert (seen(host), len(engines)) == ((InstanceState.SERVING, 2), 1)
+
+
+async def test_weights_that_compute_something_else_are_refused(host: Host, script: Script) -> None:
+    script.wrong_probes.append(2)
+    await serve(host, 1)
+    await host.pause(RUN, interrupt=True)
+    with pytest.raises(WeightsRefused, match=r"log-probs differ from the trainer's by 0\.5; allowed is .*=0\.001"):
+        await host.pull(RUN, Version(2))
+    assert seen(host) == (InstanceState.QUARANTINED, -1)
+    result = await host.pull(RUN, Version(2))
+    assert result.probe_max_abs_diff == 0
+
+
+async def test_an_engine_that_cannot_be_trusted_is_made_anew(
+    host: Host, script: Script, engines: list[ScriptedEngine]
+) -> None:
+    script.wrong_probes.append(1)
+    await host.start(SPEC)
+    with pytest.raises(WeightsRefused):
+        await host.pull(RUN, Version(1))
+    await serve(host, 1)
+    assert (seen(host), [engine.alive() for engine in engines]) == ((InstanceState.SERVING, 1), [False, True])
+
+
+async def test_a_death_is_noticed_and_repaired_by_a_start(host: Host, engines: list[ScriptedEngine]) -> None:
+    await serve(host, 1)
+    await engines[0].die()
+    with pytest.raises(EngineUnavailable, match="the engine is dead"):
+        host.renew_lease(RUN)
+    host.notice_death()
+    assert seen(host) == (InstanceState.QUARANTINED, -1)
+    await serve(host, 1)
+    assert seen(host) == (InstanceState.SERVING, 1)
+
+
+async def test_a_start_that_fails_leaves_the_instance_free(host: Host, script: Script) -> None:
+    script.failing_starts = 1
+    with pytest.raises(EngineUnavailable, match="did not start: RuntimeError"):
+        await host.start(SPEC)
+    assert seen(host) == (InstanceState.STOPPED, -1)
+    await serve(host, 1, OTHER_SPEC)
+
+
+async def test_a_cancelled_caller_does_not_stop_an_operation_midway(host: Host, script: Script) -> None:
+    script.load_s = 0.2
+    await host.start(SPEC)
+    pull = asyncio.create_task(host.pull(RUN, Version(1)))
+    await asyncio.sleep(0.05)
+    assert seen(host)[0] is InstanceState.PULLING
+    pull.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pull
+    await host.resume(RUN)
+    assert seen(host) == (InstanceState.SERVING, 1)
+
+
+async def test_a_request_that_slipped_in_behind_a_pause_is_aborted(host: Host, engines: list[ScriptedEngine]) -> None:
+    await serve(host, 1)
+    engine, aborted = engines[0], asyncio.Event()
+
+    async def late() -> None:
+        with host.gate.slot("late", 3):
+            async with engine._changed:
+                await engine._changed.wait_for(lambda: "late" in engine._aborted)
+            aborted.set()
+
+    inside = asyncio.create_task(late())
+    await asyncio.sleep(0)
+    await host.pause(RUN, interrupt=True)
+    assert aborted.is_set()
+    await inside
+
+
+async def test_reports_go_out_on_every_change_and_survive_a_coordinator_that_is_away(host: Host) -> None:
+    reports: asyncio.Queue[InstanceReport] = asyncio.Queue()
+    failures = 1
+
+    class Coordinator:
+        async def report(self, report: InstanceReport) -> None:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise Unreachable("away")
+            await reports.put(report)
+
+    task = asyncio.create_task(keep_reporting(host, Coordinator()))
+    states = set()
+    await serve(host, 1)
+    async with asyncio.timeout(5):
+        while InstanceState.SERVING not in states:
+            report = await reports.get()
+            states.add(report.state)
+    assert (report.version, report.max_num_seqs, report.running, report.waiting) == (1, 8, 0, 0)
+    task.cancel()
+
+
+def test_an_engine_path_that_does_not_import_is_named() -> None:
+    with pytest.raises(Exception, match=r"--engine 'tests\.support\.nothing:Engine' does not import"):
+        load_engine("tests.support.nothing:Engine")
