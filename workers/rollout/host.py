@@ -294,7 +294,7 @@ class Host:
 
     async def _stop(self) -> None:
         """Also ends every stream that is still open, so that no generate call waits for a dead engine."""
-        engine, self._engine = self._engine, None
+        engine, self._engine, self._newest = self._engine, None, None
         self.gate.shut()
         if engine is not None:
             try:
