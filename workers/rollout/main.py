@@ -32,9 +32,9 @@ from .writer import SegmentWriter
 
 MAX_ACTIVITIES = 1024
 """More than any engine runs at once: what waits here starts without a hop when a place is free."""
-INTERRUPT_PATIENCE_S = 5.0
+INTERRUPT_PATIENCE_S = 3.0
 """For an operation in progress when the stop signal comes; afterwards the engine is stopped as it is."""
-GRACE = timedelta(seconds=5)
+GRACE = timedelta(seconds=4)
 HEARTBEAT_THROTTLE = timedelta(seconds=2)
 """The SDK would otherwise send a heartbeat, and with it learn of a cancellation, only every 8 seconds."""
 

@@ -1,0 +1,145 @@
+"""A rollout host as a process of its own, between real Temporal, PostgreSQL and coordinator, driven by the real
+`RolloutInstance` workflow."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio import workflow
+from temporalio.client import Client, WorkflowHandle
+from temporalio.common import RetryPolicy
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from psrl.activities import signatures
+from psrl.activities.weights.file import FileTransport
+from psrl.activities.weights.versions import publish_version
+from psrl.schemas.ids import InstanceId, Version, rollout_queue
+from psrl.schemas.messages.rollout import EngineSpec, GenerateRequest, GenerateResult, InstanceReport
+from psrl.schemas.messages.run import StartInstance
+from psrl.schemas.stack import HOME_VARIABLE, STACK_FILE, Stack
+from psrl.schemas.weights import WeightProbe
+from psrl.workers.coordinator.client import CoordinatorClient
+from psrl.workers.coordinator.server import start_server
+from psrl.workflows.rollout_instance import RolloutInstance
+from tests.support.child import spawn, stop
+from tests.support.rollout import RUN
+from tests.support.signal_sink import SignalSink
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@workflow.defn
+class GenerateOnce:
+    @workflow.run
+    async def run(self, instance: InstanceId, request: GenerateRequest) -> GenerateResult:
+        return await workflow.execute_activity(
+            signatures.generate,
+            request,
+            task_queue=rollout_queue(instance),
+            schedule_to_close_timeout=timedelta(seconds=60),
+            heartbeat_timeout=timedelta(seconds=4),
+            retry_policy=RetryPolicy(maximum_attempts=1),
+        )
+
+
+@dataclass
+class Site:
+    """Everything around the hosts. Names are unique: tests share one Temporal server."""
+
+    client: Client
+    stack: Stack
+    store: AsyncEngine
+    coordinator: CoordinatorClient
+    queue: str
+    tag: str
+
+    def instance(self, number: int = 0) -> InstanceId:
+        return InstanceId(f"rollout-{self.tag}-{number}")
+
+    def start_host(self, instance: InstanceId, engine: str = "") -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "psrl.workers.rollout.main", "--instance", instance]
+        return spawn([*command, *(["--engine", engine] if engine else [])], self.log(instance))
+
+    def log(self, instance: InstanceId) -> Path:
+        return self.stack.home / f"{instance}.log"
+
+    async def publish(self, version: int, tensors: dict[str, torch.Tensor], probe: WeightProbe) -> None:
+        manifest = FileTransport(self.stack.weights_dir).write(RUN, Version(version), tensors, probe)
+        async with self.store.begin() as connection:
+            await connection.run_sync(publish_version, manifest)
+
+    async def drive(self, instance: InstanceId, spec: EngineSpec) -> WorkflowHandle[Any, str]:
+        """The instance's workflow, as a run starts it."""
+        start = StartInstance(
+            run_workflow_id=f"run-{self.tag}",
+            instance=instance,
+            spec=spec,
+            version=0,
+            interrupt=True,
+            start_timeout_s=120,
+        )
+        return await self.client.start_workflow(
+            RolloutInstance.run, start, id=f"{self.tag}/{instance}", task_queue=self.queue
+        )
+
+    async def generate(self, instance: InstanceId, request: GenerateRequest) -> WorkflowHandle[Any, GenerateResult]:
+        return await self.client.start_workflow(
+            GenerateOnce.run, args=[instance, request], id=f"{self.tag}/{uuid.uuid4().hex}", task_queue=self.queue
+        )
+
+    async def serving(self, instance: InstanceId, version: int, not_pid: int = 0) -> InstanceReport:
+        """Wait until the coordinator knows the instance as serving."""
+        async with asyncio.timeout(90):
+            while True:
+                for found in (await self.coordinator.fleet()).instances:
+                    report = found.report
+                    same = (report.instance, report.state, report.version) == (instance, "serving", version)
+                    if same and report.pid != not_pid:
+                        return report
+                await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def open_site(
+    client: Client, stack: Stack, store: AsyncEngine, environment: dict[str, str] | None = None
+) -> AsyncIterator[Site]:
+    server, port = await start_server("127.0.0.1:0")
+    stack = stack.model_copy(update={"coordinator_address": f"127.0.0.1:{port}"})
+    (stack.home / STACK_FILE).write_text(stack.model_dump_json())
+    settings = {HOME_VARIABLE: str(stack.home), "PYTHONPATH": str(REPOSITORY), **(environment or {})}
+    before = {key: os.environ.get(key) for key in settings}
+    os.environ.update(settings)
+    tag = uuid.uuid4().hex[:8]
+    try:
+        async with (
+            CoordinatorClient(stack.coordinator_address) as coordinator,
+            Worker(
+                client,
+                task_queue=f"site-{tag}",
+                workflows=[RolloutInstance, SignalSink, GenerateOnce],
+                workflow_runner=UnsandboxedWorkflowRunner(),
+            ),
+        ):
+            site = Site(client, stack, store, coordinator, f"site-{tag}", tag)
+            sink = await client.start_workflow(SignalSink.run, id=f"run-{tag}", task_queue=site.queue)
+            yield site
+            await sink.terminate()
+    finally:
+        for key, value in before.items():
+            os.environ.pop(key) if value is None else os.environ.update({key: value})
+        await server.stop(None)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    stop(process, signal.SIGKILL)
