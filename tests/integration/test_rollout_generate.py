@@ -3,6 +3,8 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -34,6 +36,7 @@ from tests.support.scripted_engine import STOP_ID, Script, logprob_at, scripted_
 
 pytestmark = pytest.mark.integration
 TOKENS = scripted_tokens(PROMPT, 10)
+MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
@@ -337,11 +340,15 @@ async def test_cancelling_the_activity_reaches_the_engine(bench: Bench, script: 
     assert bench.host.report().waiting == 0
 
 
-async def test_the_lease_ends_when_the_engine_dies(bench: Bench) -> None:
+async def test_a_lease_is_returned_in_time_and_fails_when_the_engine_dies(bench: Bench) -> None:
     beats: asyncio.Queue[Any] = asyncio.Queue()
     environment = ActivityEnvironment()
     environment.on_heartbeat = lambda *details: beats.put_nowait(details)
+    environment.info = replace(environment.info, scheduled_time=datetime.now(UTC), schedule_to_close_timeout=MINUTE)
     command = InstanceCommand(run_id=RUN, instance=INSTANCE)
+    hurried = ActivityEnvironment()
+    hurried.info = replace(hurried.info, scheduled_time=datetime.now(UTC), schedule_to_close_timeout=MINUTE / 20)
+    await hurried.run(activities(bench).hold_engine, command)
     task = asyncio.create_task(environment.run(activities(bench).hold_engine, command))
     await beats.get()
     await bench.engine.die()

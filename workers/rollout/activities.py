@@ -2,8 +2,11 @@
 noticed within seconds and a cancellation arrives."""
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 from temporalio import activity
@@ -25,6 +28,8 @@ from .generate import Generator
 from .host import Host
 
 HOLD_INTERVAL_S = 1.0
+HOLD_MARGIN_S = 3.0
+"""A lease is given back in good order so long before Temporal would end it, and taken anew by the workflow."""
 BEAT_INTERVAL_S = 2.5
 """Of generate: well below its heartbeat timeout, and longer than most calls take, which then cost no heartbeat."""
 
@@ -56,11 +61,13 @@ class RolloutActivities:
     @activity.defn(name="hold_engine")
     @boundary
     async def hold_engine(self, request: InstanceCommand) -> None:
-        while not self._stopping.is_set():
+        until = time.monotonic() + _time_left_s() - HOLD_MARGIN_S
+        while time.monotonic() < until:
+            if self._stopping.is_set():
+                raise EngineUnavailable(f"{self._host.instance}: the host is stopping")
             self._host.renew_lease(request.run_id)
             activity.heartbeat()
             await asyncio.sleep(HOLD_INTERVAL_S)
-        raise EngineUnavailable(f"{self._host.instance}: the host is stopping")
 
     @activity.defn(name="generate")
     @boundary
@@ -91,6 +98,15 @@ class RolloutActivities:
     async def release_engine(self, request: InstanceCommand) -> None:
         async with heartbeating():
             await self._host.release(request.run_id)
+
+
+def _time_left_s() -> float:
+    """Until Temporal gives this activity up; without end when it never does."""
+    info = activity.info()
+    if info.schedule_to_close_timeout is None:
+        return math.inf
+    spent = datetime.now(UTC) - info.scheduled_time
+    return (info.schedule_to_close_timeout - spent).total_seconds()
 
 
 @asynccontextmanager

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from vllm import AsyncEngineArgs, SamplingParams, TokensPrompt
+from vllm import AsyncEngineArgs, SamplingParams
 from vllm.config import WeightTransferConfig
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
+from vllm.inputs import tokens_input
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -56,7 +57,7 @@ class VllmEngine:
         await llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
-        prompt = TokensPrompt(prompt_token_ids=list(request.prompt_ids), cache_salt=request.cache_salt)
+        prompt = tokens_input(list(request.prompt_ids), cache_salt=request.cache_salt)
         params = _sampling_params(request.sampling, request.chunk_tokens)
         stream = self._running.generate(prompt, params, request.request_id)
         try:
@@ -98,7 +99,7 @@ class VllmEngine:
         params = SamplingParams(
             max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
         )
-        prompt = TokensPrompt(prompt_token_ids=list(token_ids))
+        prompt = tokens_input(list(token_ids))
         final: RequestOutput | None = None
         try:
             async for output in self._running.generate(prompt, params, f"probe-{next(self._probes)}"):

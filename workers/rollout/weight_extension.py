@@ -6,6 +6,7 @@ half-built layer, so that the process survives until a complete update repairs i
 """
 
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
@@ -50,6 +51,9 @@ class StagedWeightTransfer(WeightTransferEngine[NoInit, StagedShards]):  # type:
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         _die_with_parent()
+        # It warns at every update of layers that are tied or have nothing to load. That a version is complete is checked
+        # by name and shape before the engine is touched, and by the probe afterwards.
+        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
 
     def init_transfer_engine(self, init_info: NoInit) -> None:
         """Called once by AsyncLLM."""
