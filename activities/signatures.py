@@ -22,6 +22,8 @@ from ..schemas.messages.rollout import (
 )
 from ..schemas.messages.run import (
     CancelGroups,
+    CollectedReports,
+    CollectReports,
     EvaluationReport,
     RunStatus,
     StartGroups,
@@ -71,7 +73,7 @@ async def score(request: ScoreRequest) -> ScoreResult:
 
 @activity.defn
 async def plan_dispatch(request: DispatchPlanRequest) -> DispatchPlan:
-    """Ask the coordinator how many groups may start, at which versions. Local activity."""
+    """Ask the coordinator how many groups may start, at which versions."""
     raise NotImplementedError
 
 
@@ -90,6 +92,12 @@ async def start_groups(request: StartGroups) -> None:
 @activity.defn
 async def cancel_groups(request: CancelGroups) -> None:
     """Cancel live group workflows and mark their rows."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def collect_reports(request: CollectReports) -> CollectedReports:
+    """What has become of groups that should have reported by now."""
     raise NotImplementedError
 
 

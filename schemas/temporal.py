@@ -15,7 +15,7 @@ DYNAMIC_CONFIG: dict[str, str] = {
     "history.transferProcessorMaxPollRPS": "1000",
     "history.timerProcessorMaxPollRPS": "1000",
     "history.maxInFlightUpdates": "1000",
-    "history.workflowIdReuseMinimalInterval": "\"10ms\"",
+    "history.workflowIdReuseMinimalInterval": '"10ms"',
     "matching.numTaskqueueReadPartitions": "1",
     "matching.numTaskqueueWritePartitions": "1",
 }

@@ -58,6 +58,7 @@ def orchestrator(client: Client, store: StoreActivities, routing: RoutingActivit
         activities=[
             groups.start_groups,
             groups.cancel_groups,
+            groups.collect_reports,
             store.make_batch,
             store.record_step,
             store.record_evaluation,

@@ -29,6 +29,7 @@ class Dispatcher:
         self._run_id, self._config, self._ledger, self._total_steps = run_id, config, ledger, total_steps
         self._wanted = True
         self._finishing = False
+        self._patience_s = settings.DISPATCH_RETRY_S / 2
 
     def wake(self) -> None:
         """Something changed: a place became free, a version was published, an instance serves."""
@@ -58,21 +59,26 @@ class Dispatcher:
             self.why_idle = plan.reason or "no instance has room"
             return False
         self.why_idle = ""
+        self._patience_s = settings.DISPATCH_RETRY_S / 2
         await self._start(wave)
         self._wanted = True
         return True
 
     async def _pause_or_wake(self) -> None:
-        """The coordinator's view may lag behind by one report: ask again soon even when nothing wakes us."""
+        """The coordinator's view may lag behind by one report: ask again even when nothing wakes us, ever less often."""
+        self._patience_s = min(self._patience_s * 2, settings.DISPATCH_RETRY_MAX_S)
         try:
-            await workflow.wait_condition(lambda: self._finishing or self._wanted, timeout=settings.DISPATCH_RETRY_S)
+            await workflow.wait_condition(lambda: self._finishing or self._wanted, timeout=self._patience_s)
         except TimeoutError:
             self._wanted = True
 
     async def _ask(self) -> DispatchPlan:
-        return await workflow.execute_local_activity(
+        """Not a local activity: one that resolves in the task in which the run continues as new would let it overlook
+        signals of the same task (docs/decisions/continue-as-new.md)."""
+        return await workflow.execute_activity(
             signatures.plan_dispatch,
             DispatchPlanRequest(run_id=self._run_id, trajectories_per_group=self._config.psrl.offered_trajectories),
+            summary="ask for room",
             schedule_to_close_timeout=settings.STORE_PATIENCE,
             start_to_close_timeout=settings.SHORT,
             retry_policy=settings.QUICK,

@@ -32,6 +32,8 @@ with workflow.unsafe.imports_passed_through():
     from ..schemas.messages.rollout import EngineSpec, InstanceState, Sampling
     from ..schemas.messages.run import (
         CancelGroups,
+        CollectReports,
+        GroupReport,
         InstanceChanged,
         RunStatus,
         StartEvaluation,
@@ -218,6 +220,18 @@ async def cancel_groups(run: RunId, groups: tuple[GroupId, ...], reason: str) ->
             schedule_to_close_timeout=settings.STORE_PATIENCE,
             retry_policy=settings.QUICK,
         )
+
+
+async def collect_reports(run: RunId, groups: tuple[GroupId, ...]) -> tuple[GroupReport, ...]:
+    collected = await workflow.execute_activity(
+        signatures.collect_reports,
+        CollectReports(run_id=run, groups=groups),
+        summary=f"look after {len(groups)} groups without a report",
+        start_to_close_timeout=settings.LEASE,
+        schedule_to_close_timeout=settings.STORE_PATIENCE,
+        retry_policy=settings.QUICK,
+    )
+    return collected.reports
 
 
 async def record(status: RunStatus) -> None:

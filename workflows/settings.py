@@ -21,7 +21,7 @@ WEIGHTS_PATIENCE = timedelta(minutes=30)
 LEASE = timedelta(seconds=60)
 """How often an instance makes sure that its run still exists."""
 SWEEP = timedelta(seconds=60)
-"""How often a run looks for groups that are past their deadline."""
+"""How often a run looks after groups that have not reported."""
 POLL_START = timedelta(seconds=20)
 """A host that does not pick up a task within this time is gone: the trajectory is routed elsewhere."""
 
@@ -40,7 +40,8 @@ PULL_ATTEMPTS = RetryPolicy(
 DISPATCH_WAVE = 32
 """Groups started by one activity call: bounded waves keep the server responsive."""
 DISPATCH_RETRY_S = 1.0
-"""Pause before the coordinator is asked again when no instance has room (Temporal timers are no finer)."""
+"""First pause before the coordinator is asked again when no instance has room; doubles up to the next number."""
+DISPATCH_RETRY_MAX_S = 16.0
 ROUTE_RETRY_S = 1.0
 """Pause before a trajectory that found no place asks again."""
 RESTART_BUDGET = 5

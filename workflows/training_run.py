@@ -259,8 +259,8 @@ class TrainingRun:
         self._wake()
 
     async def _roll_over(self) -> None:
-        """Continue as new with all of the state. Signals that arrive meanwhile are in the history of the next
-        execution, or were handled before this point: their handlers do not wait."""
+        """Continue as new with all of the state. A signal is either handled before this point (handlers do not wait,
+        and no local activity lets this task run ahead of its signals) or makes the server refuse and repeat the task."""
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(
             StartRun(config=self._state.admission.config, carried=self._carried().model_dump(mode="json"))
@@ -307,11 +307,16 @@ class TrainingRun:
     # --- parts of the stages -----------------------------------------------------------------------------------------
 
     async def _sweep(self) -> None:
-        """Groups that were started and never answered are given up at their deadline, and replaced."""
+        """Look after groups that have not reported: one that ended without our hearing of it is settled now, one that
+        is past its deadline is given up and replaced."""
         while True:
             await workflow.sleep(settings.SWEEP)
+            age = {group: workflow.time() - at for group, at in self._dispatcher.started_at.items()}
+            quiet = tuple(group for group, seconds in age.items() if seconds > settings.SWEEP.total_seconds())
+            for report in await run_parts.collect_reports(self._run_id, quiet) if quiet else ():
+                self.group_report(report)
             patience = self._config.psrl.group_timeout_s + settings.SWEEP.total_seconds()
-            late = tuple(g for g, at in self._dispatcher.started_at.items() if workflow.time() - at > patience)
+            late = tuple(group for group in quiet if age[group] > patience and group in self._dispatcher.started_at)
             if late:
                 await self._give_up(late, "deadline")
                 self._wake()

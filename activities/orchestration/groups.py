@@ -1,4 +1,4 @@
-"""Start and cancel `RolloutGroup` workflows in waves. Called by `TrainingRun`; both calls are idempotent.
+"""Start, cancel and look after `RolloutGroup` workflows. Called by `TrainingRun`; every call is idempotent.
 
 Starting through the client costs the run three events per wave instead of three per group, and a group survives the
 run's continue-as-new without being anybody's child.
@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from temporalio import activity
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import (
     SearchAttributeKey,
     SearchAttributePair,
@@ -20,7 +20,15 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from ...schemas.ids import ORCHESTRATOR_QUEUE, GroupId, RunId, group_workflow
-from ...schemas.messages.run import CancelGroups, GroupReport, StartGroup, StartGroups
+from ...schemas.messages.run import (
+    CancelGroups,
+    CollectedReports,
+    CollectReports,
+    GroupOutcome,
+    GroupReport,
+    StartGroup,
+    StartGroups,
+)
 from ...schemas.seeds import group_seed
 from ..boundary import boundary
 
@@ -47,6 +55,28 @@ class GroupActivities:
     async def cancel_groups(self, request: CancelGroups) -> None:
         await asyncio.gather(*(self._cancel(request.run_id, group) for group in request.groups))
         await self._mark(request.run_id, request.groups, request.reason)
+
+    @activity.defn(name="collect_reports")
+    @boundary
+    async def collect_reports(self, request: CollectReports) -> CollectedReports:
+        found = await asyncio.gather(*(self._report_of(request.run_id, group) for group in request.groups))
+        return CollectedReports(reports=tuple(report for report in found if report is not None))
+
+    async def _report_of(self, run: RunId, group: GroupId) -> GroupReport | None:
+        """The report of a group that has ended in whatever way; `None` while it runs."""
+        handle = self._client.get_workflow_handle(group_workflow(run, group), result_type=GroupReport)
+        try:
+            status = (await handle.describe()).status
+            if status is WorkflowExecutionStatus.RUNNING:
+                return None
+            return await handle.result()
+        except WorkflowFailureError as error:
+            reason = f"its workflow ended as {status.name if status else 'unknown'}: {error.cause}"
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            reason = "its workflow is not known to the server"
+        return GroupReport(group_id=group, outcome=GroupOutcome.FAILED, reason=reason[:500])
 
     async def _start(self, template: StartGroup, group: GroupId) -> None:
         start = template.model_copy(update={"group_id": group, "base_seed": group_seed(template.base_seed, int(group))})

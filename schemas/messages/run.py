@@ -101,6 +101,18 @@ class CancelGroups(Message):
     reason: str
 
 
+class CollectReports(Message):
+    """Ask what became of groups whose report is overdue."""
+
+    run_id: RunId
+    groups: tuple[GroupId, ...]
+
+
+class CollectedReports(Message):
+    reports: tuple[GroupReport, ...]
+    """Of the groups that have ended; one that still runs is not in it."""
+
+
 class StartStep(Message):
     """Input of `TrainStep`."""
 

@@ -266,7 +266,13 @@ class ScriptedParts:
     ) -> AsyncIterator[None]:
         groups = GroupActivities(client, self.mark)
         orchestration = [self.plan_dispatch, self.route, self.make_batch, self.record_step]
-        orchestration += [self.record_evaluation, self.record_run, groups.start_groups, groups.cancel_groups]
+        orchestration += [
+            self.record_evaluation,
+            self.record_run,
+            groups.start_groups,
+            groups.cancel_groups,
+            groups.collect_reports,
+        ]
         trainer = [self.open_trainer, self.compute_log_probs, self.compute_advantages, self.update]
         trainer += [self.publish, self.checkpoint, self.close_trainer]
         cpu = [self.admit_run, self.draw_groups, self.draw_validation, self.score]
