@@ -206,9 +206,8 @@ async def test_an_update_changes_every_layer_and_the_tied_head(rig: Rig) -> None
 async def test_an_update_that_fails_midway_is_repaired_by_a_good_one(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     from psrl.workers.rollout.staging import StagedWeights
 
-    whole = StagedWeights.paths.fget
-    assert whole is not None
-    monkeypatch.setattr(StagedWeights, "paths", property(lambda staged: [*whole(staged), "/nowhere"]))
+    describe = StagedWeights.describe
+    monkeypatch.setattr(StagedWeights, "describe", lambda staged: {**describe(staged), "path": "/nowhere"})
     await rig.host.pause(RUN, interrupt=True)
     with pytest.raises(EngineUnavailable, match="loading version 2 failed midway"):
         await rig.host.pull(RUN, Version(2))

@@ -81,15 +81,15 @@ class VllmEngine:
         wanted = {name: tensors[name] for name in self._shapes}
         with closing(await asyncio.to_thread(StagedWeights, wanted)) as staged:
             try:
-                await self._update(staged.paths, version)
+                await self._update(staged.describe(), version)
             except Exception as error:
                 raise EngineUnavailable(f"loading version {version} failed midway: {error!r}") from error
 
-    async def _update(self, paths: list[str], version: Version) -> None:
+    async def _update(self, staged: dict[str, Any], version: Version) -> None:
         llm = self._running
         await llm.start_weight_update()
         try:
-            await llm.update_weights(WeightTransferUpdateRequest(update_info={"paths": paths}))
+            await llm.update_weights(WeightTransferUpdateRequest(update_info=staged))
             await llm.finish_weight_update(str(version))
         except BaseException:
             await llm.collective_rpc("abandon_weight_update")

@@ -11,9 +11,8 @@ import multiprocessing
 import os
 import signal
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from safetensors import safe_open
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -23,10 +22,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import torch
+from .staging import Entry, read_staged
 
 BACKEND = "psrl"
 PR_SET_PDEATHSIG = 1
@@ -38,21 +34,23 @@ class NoInit(WeightTransferInitInfo):  # type: ignore[misc]
 
 
 @dataclass
-class StagedShards(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """Verified safetensors bytes the host holds in memory, as paths this process can map."""
+class StagedInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """Verified tensors the host holds in memory: `StagedWeights.describe`."""
 
-    paths: list[str]
+    path: str
+    bytes: int
+    layout: list[Entry]
 
 
-class StagedWeightTransfer(WeightTransferEngine[NoInit, StagedShards]):  # type: ignore[misc]
+class StagedWeightTransfer(WeightTransferEngine[NoInit, StagedInfo]):  # type: ignore[misc]
     init_info_cls = NoInit
-    update_info_cls = StagedShards
+    update_info_cls = StagedInfo
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         _die_with_parent()
-        # It warns at every update of layers that are tied or have nothing to load. That a version is complete is checked
-        # by name and shape before the engine is touched, and by the probe afterwards.
+        # It warns at every update of layers that are tied or have nothing to load. Whether a version is complete is
+        # checked by name and shape before the engine is touched, and by the probe afterwards.
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
 
     def init_transfer_engine(self, init_info: NoInit) -> None:
@@ -62,9 +60,9 @@ class StagedWeightTransfer(WeightTransferEngine[NoInit, StagedShards]):  # type:
         self._discard_unfinished()
         initialize_layerwise_reload(self.model)
 
-    def receive_weights(self, update_info: StagedShards) -> None:
+    def receive_weights(self, update_info: StagedInfo) -> None:
         try:
-            self.model.load_weights(_tensors(update_info.paths))
+            self.model.load_weights(iter(read_staged(update_info.path, update_info.bytes, update_info.layout)))
         except BaseException:
             self._discard_unfinished()
             raise
@@ -114,13 +112,6 @@ def _die_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():
         os._exit(1)
-
-
-def _tensors(paths: list[str]) -> "Iterator[tuple[str, torch.Tensor]]":
-    for path in paths:
-        with safe_open(path, framework="pt") as shard:
-            for name in shard.keys():  # noqa: SIM118 - not a dict
-                yield name, shard.get_tensor(name)
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, StagedWeightTransfer)
