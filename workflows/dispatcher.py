@@ -65,7 +65,7 @@ class Dispatcher:
         return True
 
     async def _pause_or_wake(self) -> None:
-        """The coordinator's view may lag behind by one report: ask again even when nothing wakes us, ever less often."""
+        """The coordinator's view may lag behind: ask again even when nothing wakes us, ever less often."""
         self._patience_s = min(self._patience_s * 2, settings.DISPATCH_RETRY_MAX_S)
         try:
             await workflow.wait_condition(lambda: self._finishing or self._wanted, timeout=self._patience_s)

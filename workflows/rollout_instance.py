@@ -54,12 +54,20 @@ class RolloutInstance:
     @workflow.run
     async def run(self, start: StartInstance) -> str:
         while not self._stopping:
+            serving = asyncio.create_task(self._serve())
+            await workflow.wait_condition(lambda: self._stopping or serving.done())
+            if not serving.done():
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+                break
             try:
-                await self._serve()
+                serving.result()
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise
                 await self._failed(error)
+            else:
+                self._roll_over_if_long()
         await self._give_back()
         return self._state.value
 
@@ -80,18 +88,17 @@ class RolloutInstance:
     # --- the life of the engine --------------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        """Bring the engine up and keep it in step with the run, until `stop` or a failure."""
+        """Bring the engine up and keep it in step with the run, until a failure, or until the history is long."""
         await self._call(signatures.start_engine, self._start.spec, "start engine", self._start_patience)
         await self._pull()
         hold = asyncio.create_task(self._hold())
         try:
-            while not self._stopping:
-                await workflow.wait_condition(lambda: self._stopping or self._behind or hold.done())
+            while not workflow.info().is_continue_as_new_suggested():
+                await workflow.wait_condition(lambda: self._behind or hold.done())
                 if hold.done():
                     hold.result()
-                elif self._behind and not self._stopping:
+                else:
                     await self._sync()
-                    self._roll_over_if_long()
         finally:
             hold.cancel()
             await asyncio.gather(hold, return_exceptions=True)

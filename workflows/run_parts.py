@@ -163,11 +163,12 @@ async def stop_instances(run: RunId, config: RunConfig) -> None:
     await _signal_instances(run, config, "stop")
 
 
-async def instances_stopped(known: Mapping[InstanceId, InstanceChanged]) -> None:
+async def instances_stopped(known: Mapping[InstanceId, InstanceChanged], config: RunConfig) -> None:
     """Wait until every engine is shut down. One that does not answer is not waited for: its lease ends without us."""
     try:
         await workflow.wait_condition(
-            lambda: all(c.state is InstanceState.STOPPED for c in known.values()), timeout=settings.LEASE
+            lambda: all(n in known and known[n].state is InstanceState.STOPPED for n in instances_of(config)),
+            timeout=settings.LEASE,
         )
     except TimeoutError:
         workflow.logger.warning("not given back within %s: %s", settings.LEASE, dict(known))

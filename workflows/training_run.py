@@ -260,7 +260,7 @@ class TrainingRun:
 
     async def _roll_over(self) -> None:
         """Continue as new with all of the state. A signal is either handled before this point (handlers do not wait,
-        and no local activity lets this task run ahead of its signals) or makes the server refuse and repeat the task."""
+        no local activity lets this task run ahead of its signals) or makes the server refuse and repeat the task."""
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(
             StartRun(config=self._state.admission.config, carried=self._carried().model_dump(mode="json"))
@@ -343,7 +343,7 @@ class TrainingRun:
         self._doing = "trainer and instances to be given back"
         await run_parts.stop_instances(self._run_id, self._config)
         await run_parts.close_trainer(self._run_id)
-        await run_parts.instances_stopped(self._instances)
+        await run_parts.instances_stopped(self._instances, self._config)
 
     async def _record(self) -> None:
         await run_parts.record(self.status())

@@ -69,7 +69,8 @@ class GroupActivities:
             status = (await handle.describe()).status
             if status is WorkflowExecutionStatus.RUNNING:
                 return None
-            return await handle.result()
+            report: GroupReport = await handle.result()
+            return report
         except WorkflowFailureError as error:
             reason = f"its workflow ended as {status.name if status else 'unknown'}: {error.cause}"
         except RPCError as error:
@@ -91,7 +92,7 @@ class GroupActivities:
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 search_attributes=_attributes(start),
-                static_summary=f"group {group}: {start.needed} of {start.offered} trajectories, tag v{start.version_tag}",
+                static_summary=f"{start.needed} of {start.offered} trajectories, tag v{start.version_tag}",
             )
         except WorkflowAlreadyStartedError:
             activity.logger.info("group %s was started before", group)

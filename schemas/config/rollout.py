@@ -1,8 +1,9 @@
 """`rollout.*`: the engine and how it samples."""
 
 from enum import StrEnum
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .base import Section
 
@@ -14,6 +15,9 @@ class RolloutDtype(StrEnum):
     """Exact agreement with a float32 trainer."""
     BF16 = "bfloat16"
     """Half the memory; expect a log-prob gap of 1e-3 to 1e-1."""
+
+
+BF16_PROBE_TOLERANCE = 0.5
 
 
 class ValSampling(Section):
@@ -40,5 +44,14 @@ class RolloutSection(Section):
     max_model_len: int | None = Field(default=None, ge=1)
     """Context of the engine; null takes prompt + response length."""
     weight_probe_tolerance: float = Field(default=1e-3, gt=0)
-    """Largest |log-prob difference| between engine and trainer on the probe tokens after a pull."""
+    """Largest |log-prob difference| between engine and trainer on the probe tokens after a pull. Without a value 0.5
+    with bfloat16, where rounding alone gives up to 0.3."""
     val: ValSampling = ValSampling()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _probe_tolerance(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "weight_probe_tolerance" in values:
+            return values
+        rounded = values.get("dtype", RolloutDtype.BF16) == RolloutDtype.BF16
+        return {**values, "weight_probe_tolerance": BF16_PROBE_TOLERANCE} if rounded else values
