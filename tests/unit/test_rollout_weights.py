@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from psrl.schemas.config.rollout import RolloutDtype, RolloutSection
 from psrl.schemas.errors import ModelError, WeightsRefused
 from psrl.schemas.ids import Version
 from psrl.workers.rollout.model_tensors import model_shapes, require_same
@@ -72,3 +73,9 @@ def test_a_long_list_is_cut() -> None:
     expected = {f"t{i}": (1,) for i in range(9)}
     with pytest.raises(WeightsRefused, match="missing: t0, t1, t2, t3, t4 and 4 more"):
         require_same(expected, {}, V1)
+
+
+def test_the_probe_tolerance_follows_the_number_format_unless_given() -> None:
+    assert RolloutSection().weight_probe_tolerance == 0.5
+    assert RolloutSection(dtype=RolloutDtype.FP32).weight_probe_tolerance == 1e-3
+    assert RolloutSection(weight_probe_tolerance=0.1).weight_probe_tolerance == 0.1
