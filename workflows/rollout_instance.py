@@ -54,20 +54,15 @@ class RolloutInstance:
     @workflow.run
     async def run(self, start: StartInstance) -> str:
         while not self._stopping:
-            serving = asyncio.create_task(self._serve())
-            await workflow.wait_condition(lambda: self._stopping or serving.done())
-            if not serving.done():
-                serving.cancel()
-                await asyncio.gather(serving, return_exceptions=True)
-                break
             try:
-                serving.result()
+                await self._serve()
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise
                 await self._failed(error)
             else:
-                self._roll_over_if_long()
+                if not self._stopping:
+                    self._roll_over()
         await self._give_back()
         return self._state.value
 
@@ -88,20 +83,34 @@ class RolloutInstance:
     # --- the life of the engine --------------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        """Bring the engine up and keep it in step with the run, until a failure, or until the history is long."""
-        await self._call(signatures.start_engine, self._start.spec, "start engine", self._start_patience)
+        """Bring the engine up and keep it in step with the run, until `stop`, a failure, or a long history."""
+        if not await self._start_engine():
+            return
         await self._pull()
         hold = asyncio.create_task(self._hold())
         try:
-            while not workflow.info().is_continue_as_new_suggested():
-                await workflow.wait_condition(lambda: self._behind or hold.done())
+            while not self._stopping and not workflow.info().is_continue_as_new_suggested():
+                await workflow.wait_condition(lambda: self._stopping or self._behind or hold.done())
                 if hold.done():
                     hold.result()
-                else:
+                elif self._behind and not self._stopping:
                     await self._sync()
         finally:
             hold.cancel()
             await asyncio.gather(hold, return_exceptions=True)
+
+    async def _start_engine(self) -> bool:
+        """False: `stop` came while the engine was starting, which may take minutes."""
+        starting = asyncio.create_task(
+            self._call(signatures.start_engine, self._start.spec, "start engine", self._start_patience)
+        )
+        await workflow.wait_condition(lambda: self._stopping or starting.done())
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return False
+        starting.result()
+        return True
 
     async def _sync(self) -> None:
         self._to(InstanceState.PAUSING)
@@ -178,11 +187,8 @@ class RolloutInstance:
             retry_policy=settings.QUICK,
         )
 
-    def _roll_over_if_long(self) -> None:
-        if workflow.info().is_continue_as_new_suggested():
-            workflow.continue_as_new(
-                self._start.model_copy(update={"version": self._target, "restarts": self._restarts})
-            )
+    def _roll_over(self) -> None:
+        workflow.continue_as_new(self._start.model_copy(update={"version": self._target, "restarts": self._restarts}))
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
