@@ -88,6 +88,5 @@ async def test_a_sync_interrupts_and_a_stop_signal_loses_no_token(site: Site) ->
         ids = ids_of(await stored_segments(site.store))
         assert ids == scripted_tokens(PROMPT, stopped.tokens)
         assert await asyncio.to_thread(host.wait, 10) == 0
-        await workflow.terminate()
     finally:
         end(host)

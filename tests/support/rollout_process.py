@@ -8,8 +8,8 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio import workflow
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.common import RetryPolicy
+from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from psrl.activities import signatures
@@ -63,6 +64,7 @@ class Site:
     coordinator: CoordinatorClient
     queue: str
     tag: str
+    driven: list[WorkflowHandle[Any, str]] = field(default_factory=list)
 
     def instance(self, number: int = 0) -> InstanceId:
         return InstanceId(f"rollout-{self.tag}-{number}")
@@ -89,9 +91,18 @@ class Site:
             interrupt=True,
             start_timeout_s=120,
         )
-        return await self.client.start_workflow(
+        handle = await self.client.start_workflow(
             RolloutInstance.run, start, id=f"{self.tag}/{instance}", task_queue=self.queue
         )
+        self.driven.append(handle)
+        return handle
+
+    async def cancel_driven(self) -> None:
+        """A workflow that is still open when its worker goes is thrown away in the middle of an await."""
+        for handle in self.driven:
+            with suppress(RPCError, WorkflowFailureError):
+                await handle.cancel()
+                await asyncio.wait_for(handle.result(), 30)
 
     async def generate(self, instance: InstanceId, request: GenerateRequest) -> WorkflowHandle[Any, GenerateResult]:
         return await self.client.start_workflow(
@@ -133,8 +144,11 @@ async def open_site(
         ):
             site = Site(client, stack, store, coordinator, f"site-{tag}", tag)
             sink = await client.start_workflow(SignalSink.run, id=f"run-{tag}", task_queue=site.queue)
-            yield site
-            await sink.terminate()
+            try:
+                yield site
+            finally:
+                await site.cancel_driven()
+                await sink.terminate()
     finally:
         for key, value in before.items():
             os.environ.pop(key) if value is None else os.environ.update({key: value})

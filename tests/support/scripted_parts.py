@@ -74,7 +74,13 @@ def minimal_config(**psrl: object) -> dict[str, object]:
         "model": {"path": "model"},
         "data": {"train_files": ["train.jsonl"], "max_response_length": 8},
         "reward": {"function": "module:reward"},
-        "psrl": {"staleness_buffer_entries": 2, "rollout_n": 2, "staleness": 1} | psrl,
+        "psrl": {
+            "staleness_buffer_entries": 2,
+            "rollout_n": 2,
+            "staleness": 1,
+            "deployment": {"n_rollout_instances": 2},
+        }
+        | psrl,
     }
 
 
