@@ -245,6 +245,7 @@ class TrainingRun:
         await self._published(report)
 
     async def _published(self, report: StepReport) -> None:
+        self._doing = ""
         version = Version(report.publish.version)
         self._ledger.publish(version)
         self._state = self._state.model_copy(

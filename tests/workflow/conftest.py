@@ -1,9 +1,14 @@
-"""The time-skipping server: timers cost nothing. Workflows run in the sandbox here, as a check of determinism."""
+"""Workflows against scripted parts, sandboxed as a check of determinism.
+
+`client` is the real development server. `skipping` is the time-skipping test server, where timers cost nothing: only
+for tests that wait for one, since it answers a cancellation that crosses a completion with an error and a 10 s pause.
+"""
 
 import shutil
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from temporalio.api.enums.v1 import IndexedValueType
@@ -44,5 +49,16 @@ async def register_search_attributes(client: Client) -> None:
 
 
 @pytest.fixture
-def client(environment: WorkflowEnvironment) -> Client:
+def client(temporal_client: Client) -> Client:
+    return temporal_client
+
+
+@pytest.fixture
+def skipping(environment: WorkflowEnvironment) -> Client:
     return environment.client
+
+
+@pytest.fixture
+def run_id() -> str:
+    """Of this test only: the server outlives it."""
+    return f"run-{uuid4().hex[:8]}"

@@ -8,7 +8,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
 from psrl.schemas.errors import InvariantViolated
-from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId, RunId
+from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId, RunId, group_workflow
 from psrl.schemas.messages.rewards import Score, ScoreOutcome
 from psrl.schemas.messages.rollout import (
     GenerateRequest,
@@ -24,9 +24,9 @@ from psrl.workflows.trajectory import LEGAL, Trajectory, TrajectoryState
 from tests.support.scripted_parts import ScriptedParts
 
 
-def start(**changes: object) -> StartGroup:
+def start(run_id: str, **changes: object) -> StartGroup:
     group = StartGroup(
-        run_id=RunId("demo"),
+        run_id=RunId(run_id),
         group_id=GroupId("000007"),
         run_workflow_id="nobody",
         version_tag=0,
@@ -44,7 +44,9 @@ def start(**changes: object) -> StartGroup:
 
 
 async def begin(client: Client, request: StartGroup) -> WorkflowHandle[RolloutGroup, GroupReport]:
-    return await client.start_workflow(RolloutGroup.run, request, id="demo/group/000007", task_queue=ORCHESTRATOR_QUEUE)
+    return await client.start_workflow(
+        RolloutGroup.run, request, id=group_workflow(request.run_id, request.group_id), task_queue=ORCHESTRATOR_QUEUE
+    )
 
 
 async def play(client: Client, parts: ScriptedParts, request: StartGroup) -> GroupReport:
@@ -53,13 +55,15 @@ async def play(client: Client, parts: ScriptedParts, request: StartGroup) -> Gro
         return await (await begin(client, request)).result()
 
 
-async def test_a_group_reports_complete_with_its_mean_reward_and_scores_once(client: Client) -> None:
+async def test_a_group_reports_complete_with_its_mean_reward_and_scores_once(client: Client, run_id: str) -> None:
     parts = ScriptedParts()
-    report = await play(client, parts, start())
+    report = await play(client, parts, start(run_id))
     assert (report.outcome, report.reward_mean, report.tokens, report.segments) == (GroupOutcome.COMPLETE, 0.5, 6, 2)
 
 
-async def test_every_trajectory_samples_with_its_own_seed_also_after_an_interruption(client: Client) -> None:
+async def test_every_trajectory_samples_with_its_own_seed_also_after_an_interruption(
+    client: Client, run_id: str
+) -> None:
     class Interrupted(ScriptedParts):
         async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
             if request.call < 2:
@@ -69,12 +73,14 @@ async def test_every_trajectory_samples_with_its_own_seed_also_after_an_interrup
             return self.finished(request, instance)
 
     parts = Interrupted()
-    await play(client, parts, start())
+    await play(client, parts, start(run_id))
     seeds = {(r.trajectory.index, r.call): r.sampling.seed for r in parts.generated}
     assert seeds == {(0, 0): 100, (0, 1): 100, (0, 2): 100, (1, 0): 101, (1, 1): 101, (1, 2): 101}
 
 
-async def test_the_first_finished_win_and_the_slow_ones_are_cancelled_down_to_the_engine(client: Client) -> None:
+async def test_the_first_finished_win_and_the_slow_ones_are_cancelled_down_to_the_engine(
+    client: Client, run_id: str
+) -> None:
     cancelled = asyncio.Event()
 
     class OneHangs(ScriptedParts):
@@ -88,12 +94,14 @@ async def test_the_first_finished_win_and_the_slow_ones_are_cancelled_down_to_th
                     cancelled.set()
             return self.finished(request, instance)
 
-    report = await play(client, OneHangs(), start(offered=3))
+    report = await play(client, OneHangs(), start(run_id, offered=3))
     assert report.outcome is GroupOutcome.COMPLETE
     await asyncio.wait_for(cancelled.wait(), 15)
 
 
-async def test_a_slow_judge_does_not_hold_its_siblings_when_rewards_are_not_coalesced(client: Client) -> None:
+async def test_a_slow_judge_does_not_hold_its_siblings_when_rewards_are_not_coalesced(
+    client: Client, run_id: str
+) -> None:
     class SlowJudge(ScriptedParts):
         async def on_score(self, group: GroupId, index: int) -> Score:
             if index == 0:
@@ -102,33 +110,33 @@ async def test_a_slow_judge_does_not_hold_its_siblings_when_rewards_are_not_coal
                     await asyncio.sleep(0.1)
             return Score(index=index, outcome=ScoreOutcome.SCORED, reward=1.0)
 
-    report = await play(client, SlowJudge(), start(offered=3, coalesce_rewards=False))
+    report = await play(client, SlowJudge(), start(run_id, offered=3, coalesce_rewards=False))
     assert report.outcome is GroupOutcome.COMPLETE
 
 
-async def test_a_failed_reward_fails_the_group_and_is_no_zero(client: Client) -> None:
+async def test_a_failed_reward_fails_the_group_and_is_no_zero(client: Client, run_id: str) -> None:
     class Failing(ScriptedParts):
         async def on_score(self, group: GroupId, index: int) -> Score:
             return Score(index=index, outcome=ScoreOutcome.FAILED, error="ValueError: no verdict")
 
-    report = await play(client, Failing(), start())
+    report = await play(client, Failing(), start(run_id))
     assert report.outcome is GroupOutcome.FAILED
     assert report.reward_mean is None
     assert "no verdict" in report.reason
 
 
-async def test_a_spare_trajectory_replaces_one_whose_reward_failed(client: Client) -> None:
+async def test_a_spare_trajectory_replaces_one_whose_reward_failed(client: Client, run_id: str) -> None:
     class FirstFails(ScriptedParts):
         async def on_score(self, group: GroupId, index: int) -> Score:
             failed = index == 0
             outcome = ScoreOutcome.FAILED if failed else ScoreOutcome.SCORED
             return Score(index=index, outcome=outcome, reward=None if failed else 1.0, error="x" if failed else "")
 
-    report = await play(client, FirstFails(), start(offered=3))
+    report = await play(client, FirstFails(), start(run_id, offered=3))
     assert (report.outcome, report.reward_mean) == (GroupOutcome.COMPLETE, 1.0)
 
 
-async def test_a_host_that_fails_is_left_and_the_trajectory_goes_on_elsewhere(client: Client) -> None:
+async def test_a_host_that_fails_is_left_and_the_trajectory_goes_on_elsewhere(client: Client, run_id: str) -> None:
     class FirstHostFails(ScriptedParts):
         async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
             if instance == "rollout-0":
@@ -138,11 +146,11 @@ async def test_a_host_that_fails_is_left_and_the_trajectory_goes_on_elsewhere(cl
 
     parts = FirstHostFails()
     parts.versions = {InstanceId("rollout-0"): 0, InstanceId("rollout-1"): 0}
-    report = await play(client, parts, start())
+    report = await play(client, parts, start(run_id))
     assert report.outcome is GroupOutcome.COMPLETE
 
 
-async def test_a_fatal_answer_fails_the_trajectory_at_once(client: Client) -> None:
+async def test_a_fatal_answer_fails_the_trajectory_at_once(client: Client, run_id: str) -> None:
     class Refusing(ScriptedParts):
         async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
             if request.trajectory.index == 0:
@@ -152,28 +160,28 @@ async def test_a_fatal_answer_fails_the_trajectory_at_once(client: Client) -> No
                 await asyncio.sleep(0.1)
 
     parts = Refusing()
-    report = await play(client, parts, start())
+    report = await play(client, parts, start(run_id))
     assert report.outcome is GroupOutcome.FAILED
     assert "prompt is longer than the context" in report.reason
     assert max(parts.generate_calls.values()) == 1
 
 
-async def test_a_group_that_finds_no_room_fails_at_its_deadline_and_says_so(client: Client) -> None:
+async def test_a_group_that_finds_no_room_fails_at_its_deadline_and_says_so(skipping: Client, run_id: str) -> None:
     class NoRoom(ScriptedParts):
         @activity.defn(name="route")
         async def route(self, request: RouteRequest) -> RouteResult:
             return RouteResult(placements=(), reason="all full")
 
-    report = await play(client, NoRoom(), start(timeout_s=30))
+    report = await play(skipping, NoRoom(), start(run_id, timeout_s=30))
     assert report.outcome is GroupOutcome.FAILED
     assert "no instance at v0 or newer had room" in report.reason
 
 
-async def test_the_trace_names_turn_tokens_version_and_instance(client: Client) -> None:
+async def test_the_trace_names_turn_tokens_version_and_instance(client: Client, run_id: str) -> None:
     parts = ScriptedParts()
     parts.versions[InstanceId("rollout-0")] = 4
     async with parts.workers(client):
-        group = await begin(client, start(version_tag=4))
+        group = await begin(client, start(run_id, version_tag=4))
         await group.result()
         lines = await group.query(RolloutGroup.trajectories)
     assert lines[0] == "t00 turn 1: 3 tokens, v4, rollout-0, scored, reward 0"

@@ -16,17 +16,17 @@ from psrl.workflows.training_run import TrainingRun
 from tests.support.scripted_parts import ScriptedParts, minimal_config
 
 
-async def run_to_end(client: Client, parts: ScriptedParts, config: dict[str, object]) -> RunResult:
+async def run_to_end(client: Client, run_id: str, parts: ScriptedParts, config: dict[str, object]) -> RunResult:
     async with parts.workers(client):
         return await client.execute_workflow(
-            TrainingRun.run, StartRun(config=config), id="demo", task_queue=ORCHESTRATOR_QUEUE
+            TrainingRun.run, StartRun(config=config), id=run_id, task_queue=ORCHESTRATOR_QUEUE
         )
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 2])
-async def test_a_run_trains_every_step_and_no_group_twice(client: Client, staleness: int) -> None:
+async def test_a_run_trains_every_step_and_no_group_twice(client: Client, run_id: str, staleness: int) -> None:
     parts = ScriptedParts(total_steps=5)
-    result = await run_to_end(client, parts, minimal_config(staleness=staleness))
+    result = await run_to_end(client, run_id, parts, minimal_config(staleness=staleness))
     assert (result.phase, result.steps, result.version) == (RunPhase.DONE, 5, 5)
     assert sorted(parts.batches) == [0, 1, 2, 3, 4]
     assert len(parts.trained) == 10
@@ -35,43 +35,47 @@ async def test_a_run_trains_every_step_and_no_group_twice(client: Client, stalen
             assert parts.tags[group] <= buffer <= parts.tags[group] + staleness
 
 
-async def test_no_group_is_drawn_that_the_run_cannot_use(client: Client) -> None:
+async def test_no_group_is_drawn_that_the_run_cannot_use(client: Client, run_id: str) -> None:
     parts = ScriptedParts(total_steps=3)
-    await run_to_end(client, parts, minimal_config(staleness=2))
+    await run_to_end(client, run_id, parts, minimal_config(staleness=2))
     assert len(parts.tags) == 6
 
 
-async def test_the_last_step_saves_a_checkpoint_and_every_part_is_given_back(client: Client) -> None:
+async def test_the_last_step_saves_a_checkpoint_and_every_part_is_given_back(client: Client, run_id: str) -> None:
     parts = ScriptedParts(total_steps=2)
-    await run_to_end(client, parts, minimal_config())
+    await run_to_end(client, run_id, parts, minimal_config())
     assert "checkpoint v2" in parts.calls
     assert {"close_trainer", "release rollout-0", "release rollout-1"} <= set(parts.calls)
     assert parts.phases[-1] == "done"
 
 
-async def test_validation_runs_before_and_after_training_when_there_are_validation_files(client: Client) -> None:
+async def test_validation_runs_before_and_after_training_when_there_are_validation_files(
+    client: Client, run_id: str
+) -> None:
     parts = ScriptedParts(total_steps=2)
     config = minimal_config()
     config["data"] = {"train_files": ["t"], "val_files": ["v"], "max_response_length": 8}
-    await run_to_end(client, parts, config)
+    await run_to_end(client, run_id, parts, config)
     assert [(e.version, e.scored, e.failed) for e in parts.evaluations] == [(0, 4, 0), (2, 4, 0)]
 
 
-async def test_a_run_that_is_refused_fails_with_the_users_fault_and_touches_nothing(client: Client) -> None:
+async def test_a_run_that_is_refused_fails_with_the_users_fault_and_touches_nothing(
+    client: Client, run_id: str
+) -> None:
     class Refusing(ScriptedParts):
         async def on_admit(self, request: AdmitRequest) -> None:
             raise ApplicationError("data.train_files[0]=x: no such file", type="DataError", non_retryable=True)
 
     parts = Refusing()
     with pytest.raises(WorkflowFailureError) as failure:
-        await run_to_end(client, parts, minimal_config())
+        await run_to_end(client, run_id, parts, minimal_config())
     cause = failure.value.cause.cause  # type: ignore[union-attr]
     assert isinstance(cause, ApplicationError)
     assert (cause.type, cause.message) == ("DataError", "data.train_files[0]=x: no such file")
     assert parts.calls == []
 
 
-async def test_a_failed_group_is_replaced_by_exactly_one_fresh_prompt(client: Client) -> None:
+async def test_a_failed_group_is_replaced_by_exactly_one_fresh_prompt(client: Client, run_id: str) -> None:
     class OneBadReward(ScriptedParts):
         async def on_score(self, group: GroupId, index: int) -> Score:
             if group == "000001":
@@ -79,27 +83,29 @@ async def test_a_failed_group_is_replaced_by_exactly_one_fresh_prompt(client: Cl
             return await super().on_score(group, index)
 
     parts = OneBadReward(total_steps=3)
-    await run_to_end(client, parts, minimal_config())
+    await run_to_end(client, run_id, parts, minimal_config())
     assert len(parts.tags) == 7
     assert "000001" not in parts.trained
     assert ("000001", 0) not in parts.scored
 
 
-async def test_a_run_whose_every_group_fails_stops_and_names_the_reason_and_the_data(client: Client) -> None:
+async def test_a_run_whose_every_group_fails_stops_and_names_the_reason_and_the_data(
+    client: Client, run_id: str
+) -> None:
     class NeverScored(ScriptedParts):
         async def on_score(self, group: GroupId, index: int) -> Score:
             return Score(index=index, outcome=ScoreOutcome.FAILED, error="judge said no")
 
     parts = NeverScored()
     with pytest.raises(WorkflowFailureError) as failure:
-        await run_to_end(client, parts, minimal_config(max_consecutive_failures=4))
+        await run_to_end(client, run_id, parts, minimal_config(max_consecutive_failures=4))
     text = str(failure.value.cause)
     assert "judge said no" in text
     assert "train.jsonl" in text
     assert parts.phases[-1] == "failed"
 
 
-async def test_equal_rewards_are_filtered_and_each_filtered_group_is_replaced(client: Client) -> None:
+async def test_equal_rewards_are_filtered_and_each_filtered_group_is_replaced(client: Client, run_id: str) -> None:
     class ThreeFlatGroups(ScriptedParts):
         async def on_score(self, group: GroupId, index: int) -> Score:
             flat = group in {"000000", "000002", "000003"}
@@ -107,12 +113,12 @@ async def test_equal_rewards_are_filtered_and_each_filtered_group_is_replaced(cl
 
     parts = ThreeFlatGroups(total_steps=3)
     config = minimal_config(group_post_process={"enable": True, "name": "dynamic_sampling_filter"})
-    await run_to_end(client, parts, config)
+    await run_to_end(client, run_id, parts, config)
     assert len(parts.tags) == 9
     assert not {"000000", "000002", "000003"} & set(parts.trained)
 
 
-async def test_a_paused_run_starts_no_step_and_goes_on_after_resume(client: Client) -> None:
+async def test_a_paused_run_starts_no_step_and_goes_on_after_resume(client: Client, run_id: str) -> None:
     parts = ScriptedParts(total_steps=3)
     reached, release = asyncio.Event(), asyncio.Event()
 
@@ -124,7 +130,7 @@ async def test_a_paused_run_starts_no_step_and_goes_on_after_resume(client: Clie
     parts = Held(total_steps=3)
     async with parts.workers(client):
         run = await client.start_workflow(
-            TrainingRun.run, StartRun(config=minimal_config()), id="demo", task_queue=ORCHESTRATOR_QUEUE
+            TrainingRun.run, StartRun(config=minimal_config()), id=run_id, task_queue=ORCHESTRATOR_QUEUE
         )
         await reached.wait()
         await run.signal(TrainingRun.pause)
@@ -138,7 +144,7 @@ async def test_a_paused_run_starts_no_step_and_goes_on_after_resume(client: Clie
     assert result.phase is RunPhase.DONE
 
 
-async def test_a_stopped_run_finishes_its_step_saves_and_gives_everything_back(client: Client) -> None:
+async def test_a_stopped_run_finishes_its_step_saves_and_gives_everything_back(client: Client, run_id: str) -> None:
     reached, release = asyncio.Event(), asyncio.Event()
 
     class Held(ScriptedParts):
@@ -149,7 +155,7 @@ async def test_a_stopped_run_finishes_its_step_saves_and_gives_everything_back(c
     parts = Held(total_steps=50)
     async with parts.workers(client):
         run = await client.start_workflow(
-            TrainingRun.run, StartRun(config=minimal_config()), id="demo", task_queue=ORCHESTRATOR_QUEUE
+            TrainingRun.run, StartRun(config=minimal_config()), id=run_id, task_queue=ORCHESTRATOR_QUEUE
         )
         await reached.wait()
         await run.signal(TrainingRun.stop)
@@ -160,31 +166,31 @@ async def test_a_stopped_run_finishes_its_step_saves_and_gives_everything_back(c
     assert parts.phases[-1] == "stopped"
 
 
-async def test_an_engine_that_dies_is_restarted_and_the_run_completes(client: Client) -> None:
+async def test_an_engine_that_dies_is_restarted_and_the_run_completes(client: Client, run_id: str) -> None:
     class Dying(ScriptedParts):
         async def on_update(self, request: StepRequest) -> None:
             if request.buffer == 0:
                 self.engine_died[self.instances[0]].set()
 
     parts = Dying(total_steps=6)
-    result = await run_to_end(client, parts, minimal_config())
+    result = await run_to_end(client, run_id, parts, minimal_config())
     assert result.phase is RunPhase.DONE
     assert parts.calls.count("start rollout-0") == 2
 
 
-async def test_a_run_fails_naming_the_instances_when_none_is_left(client: Client) -> None:
+async def test_a_run_fails_naming_the_instances_when_none_is_left(skipping: Client, run_id: str) -> None:
     class Broken(ScriptedParts):
         async def on_pull(self, instance: InstanceId, version: int) -> None:
             raise ApplicationError("shard 3 is damaged", type="WeightsRefused", non_retryable=True)
 
     parts = Broken(total_steps=2)
     with pytest.raises(WorkflowFailureError) as failure:
-        await run_to_end(client, parts, minimal_config())
+        await run_to_end(skipping, run_id, parts, minimal_config())
     assert "rollout-0" in str(failure.value.cause)
     assert "shard 3 is damaged" in str(failure.value.cause)
 
 
-async def test_interrupted_trajectories_are_routed_again_and_finish(client: Client) -> None:
+async def test_interrupted_trajectories_are_routed_again_and_finish(client: Client, run_id: str) -> None:
     class InterruptedOnce(ScriptedParts):
         async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
             if request.call == 0:
@@ -194,7 +200,7 @@ async def test_interrupted_trajectories_are_routed_again_and_finish(client: Clie
             return self.finished(request, instance, tokens=5)
 
     parts = InterruptedOnce(total_steps=2)
-    result = await run_to_end(client, parts, minimal_config())
+    result = await run_to_end(client, run_id, parts, minimal_config())
     assert result.phase is RunPhase.DONE
     assert all(parts.generate_calls[group, i] == 2 for group in parts.trained for i in range(2))
 
