@@ -20,6 +20,8 @@ class SampledSequence:
     """float32, the engine's log-prob of each response token; NaN where it gave none."""
     reward: float | None
     """None: failed or missing, which is not 0.0."""
+    versions: Tensor
+    """int32, the version that sampled each response token."""
 
 
 @dataclass(frozen=True)

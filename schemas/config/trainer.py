@@ -20,5 +20,8 @@ class TrainerSection(Section):
     """Validate version 0 when validation files are given."""
     max_ckpt_to_keep: int = Field(default=2, ge=1)
     """Newest checkpoints kept."""
+    gap_sample: int = Field(default=16, ge=0)
+    """Trajectories per older version that are scored again with that version's weights, each step, to measure engine
+    against trainer. 0 measures only tokens of the current version (no extra weights are read)."""
     seed: int = 0
     """Seed of the trainer and of every sampling seed."""

@@ -47,6 +47,12 @@ class LogProbStats(Message):
     gap_max_abs: float
     gap_k3: float
     """mean(exp(d) - 1 - d) with d = old - rollout: the k3 estimate of KL(rollout || old)."""
+    engine_gap_mean_abs: float | None = None
+    """The same tokens scored twice under the same weights, by the engine that sampled them and by the trainer. Without
+    a policy's own change between versions, which the gaps above include. Null when no token was measured."""
+    engine_gap_max_abs: float | None = None
+    engine_gap_tokens: int = 0
+    """Tokens measured: all of the current version, and a sample (trainer.gap_sample) of each older one."""
     untrainable_tokens: int
     """Tokens whose engine log-prob is missing or not finite: masked out and counted."""
     padding_share: float = 0.0

@@ -36,7 +36,13 @@ def step_report(
         published_at=at(published),
         batch=BatchInfo(reward_mean=reward, staleness={0: 4} if staleness is None else staleness, **info),
         log_probs=LogProbStats(
-            tokens=100, gap_mean_abs=1e-5, gap_max_abs=1e-4, gap_k3=1e-9, untrainable_tokens=1, seconds=0.1
+            tokens=100,
+            gap_mean_abs=1e-5,
+            gap_max_abs=1e-4,
+            gap_k3=1e-9,
+            engine_gap_mean_abs=1e-6,
+            untrainable_tokens=1,
+            seconds=0.1,
         ),
         advantages=AdvantageStats(mean=0.0, std=1.0, zero_share=0.25),
         update=UpdateStats(

@@ -57,7 +57,14 @@ def synthetic_batch(
             response = [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, max_response))]
             rollout = [math.nan if rng.random() < missing_share else -5 * rng.random() for _ in response]
             sequences.append(
-                SampledSequence(group, len(prompt), torch.tensor(prompt + response), torch.tensor(rollout), reward(rng))
+                SampledSequence(
+                    group,
+                    len(prompt),
+                    torch.tensor(prompt + response),
+                    torch.tensor(rollout),
+                    reward(rng),
+                    torch.zeros(len(response), dtype=torch.int32),
+                )
             )
     return TrainBatch(tuple(sequences))
 

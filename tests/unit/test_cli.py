@@ -166,7 +166,7 @@ def test_a_step_is_told_in_one_line() -> None:
         run_id=RunId("r"), phase=RunPhase.RUNNING, step=5, total_steps=80, version=5, live_groups=8, occupied_groups=3
     )
     assert step_line(step, view) == (
-        "step 5/80  reward 0.250  staleness 0.75  buffers 3/8  tokens/s 1,234  trainer idle 25%  gap 1.0e-05"
+        "step 5/80  reward 0.250  staleness 0.75  buffers 3/8  tokens/s 1,234  trainer idle 25%  gap 1.0e-06"
     )
 
 

@@ -52,14 +52,18 @@ def test_packed_log_probs_are_those_of_each_sequence_alone(
     torch.testing.assert_close(packed, log_probs_one_by_one(model, batch, 0.7), atol=1e-5, rtol=0)
 
 
+def sequence(prompt: int, ids: torch.Tensor, rollout: torch.Tensor, reward: float | None) -> SampledSequence:
+    return SampledSequence(0, prompt, ids, rollout, reward, torch.zeros(len(rollout), dtype=torch.int32))
+
+
 def test_missing_log_probs_and_rewards_leave_their_tokens_out_and_are_counted() -> None:
     ids = torch.arange(5)
     known, missing = torch.tensor([-0.1, math.nan, -0.3]), torch.tensor([-0.1, -math.inf, math.nan])
     batch = TrainBatch(
         (
-            SampledSequence(0, 2, ids, known, 1.0),
-            SampledSequence(0, 2, ids, missing, 0.0),
-            SampledSequence(0, 2, ids, known, None),
+            sequence(2, ids, known, 1.0),
+            sequence(2, ids, missing, 0.0),
+            sequence(2, ids, known, None),
         )
     )
     tokens = batch.tokens
@@ -71,15 +75,13 @@ def test_missing_log_probs_and_rewards_leave_their_tokens_out_and_are_counted() 
 
 def test_a_sequence_without_trainable_token_costs_nothing() -> None:
     ids = torch.arange(4)
-    batch = TrainBatch(
-        (SampledSequence(0, 4, ids, torch.empty(0), 1.0), SampledSequence(0, 2, ids, ids[:2] * 1.0, 1.0))
-    )
+    batch = TrainBatch((sequence(4, ids, torch.empty(0), 1.0), sequence(2, ids, ids[:2] * 1.0, 1.0)))
     plan = plan_batch(batch, None, 100, CPU)
     assert [micro.input_ids.shape for micro in plan.mini_batches[0].micro_batches] == [(1, 3)]
 
 
 def test_a_batch_without_any_trainable_token_has_an_empty_plan() -> None:
-    batch = TrainBatch((SampledSequence(0, 2, torch.arange(3), torch.tensor([math.nan]), 1.0),))
+    batch = TrainBatch((sequence(2, torch.arange(3), torch.tensor([math.nan]), 1.0),))
     plan = plan_batch(batch, None, 100, CPU)
     assert [len(mini.tokens) for mini in plan.mini_batches] == [0]
     assert plan.padding_share == 0

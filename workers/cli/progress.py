@@ -116,9 +116,13 @@ def step_line(step: StepReport, view: View) -> str:
             f"buffers {view.occupied}/{view.live}",
             f"tokens/s {_whole(view.tokens_per_s)}",
             f"trainer idle {_share(view.idle_share)}",
-            f"gap {step.log_probs.gap_mean_abs:.1e}",
+            f"gap {_small(step.log_probs.engine_gap_mean_abs)}",
         ]
     )
+
+
+def _small(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1e}"
 
 
 def now_line(view: View) -> str:

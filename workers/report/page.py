@@ -50,7 +50,10 @@ def facts_of(summary: RunSummary) -> list[tuple[str, str]]:
         ("staleness: groups", histogram or "–"),
         ("engines generated while the trainer was busy", share(summary.overlap_share)),
         ("trainer idle", share(summary.trainer_idle_share)),
-        ("mean log-prob gap", "–" if summary.logprob_gap_mean_abs is None else f"{summary.logprob_gap_mean_abs:.1e}"),
+        (
+            "engine against trainer",
+            "–" if summary.engine_gap_mean_abs is None else f"{summary.engine_gap_mean_abs:.1e}",
+        ),
         ("untrainable tokens", f"{summary.untrainable_tokens:,}"),
         ("wall time", f"{summary.wall_s:.1f} s"),
         (

@@ -77,7 +77,8 @@ def _gap(rows: RunRows) -> Any:
     figure = _figure("Log-prob gap between engine and trainer", "step", "|difference|")
     steps = [step.buffer for step in rows.steps]
     for name, values, colour in (
-        ("mean", [step.log_probs.gap_mean_abs for step in rows.steps], TRAINER),
+        ("engine, mean", [step.log_probs.engine_gap_mean_abs for step in rows.steps], ENGINE),
+        ("with what was learnt since, mean", [step.log_probs.gap_mean_abs for step in rows.steps], TRAINER),
         ("largest", [step.log_probs.gap_max_abs for step in rows.steps], WAITING),
     ):
         figure.add_scatter(x=steps, y=values, mode="lines", name=name, line_color=colour)

@@ -58,8 +58,10 @@ class RunSummary(BaseModel):
     """Share of the trainer's busy time during which an engine generated."""
     trainer_idle_share: float | None
     """Share of the time from the first wait to the last publication that the trainer waited."""
+    engine_gap_mean_abs: float | None
+    """Engine against trainer under the same weights: mean over steps of the mean |log-prob difference|."""
     logprob_gap_mean_abs: float | None
-    """Mean over steps of the mean |engine - trainer| log-prob difference."""
+    """Old against sampled log-probs: also holds what the policy learnt in between."""
     untrainable_tokens: int
     wall_s: float
     time_split: TimeSplit
@@ -86,6 +88,9 @@ def summarize(rows: RunRows) -> RunSummary:
         staleness_histogram=staleness(steps),
         overlap_share=_overlap_share(steps, rows.generating),
         trainer_idle_share=waited / (waited + busy) if waited + busy > 0 else None,
+        engine_gap_mean_abs=mean(
+            [s.log_probs.engine_gap_mean_abs for s in steps if s.log_probs.engine_gap_mean_abs is not None]
+        ),
         logprob_gap_mean_abs=mean([step.log_probs.gap_mean_abs for step in steps]),
         untrainable_tokens=sum(step.log_probs.untrainable_tokens for step in steps),
         wall_s=_end(rows) - rows.created_at.timestamp(),

@@ -1,5 +1,7 @@
 """Reads a buffer's batch from the store, always in order of (group, index): a replay sees what the first step saw."""
 
+from typing import NamedTuple
+
 import torch
 from sqlalchemy import ColumnElement, Engine, select
 
@@ -11,6 +13,14 @@ from ...schemas.tables import BatchMember, Group, Segment, Trajectory
 
 Key = tuple[str, int]
 """Group id and index."""
+
+
+class Part(NamedTuple):
+    """One segment."""
+
+    ids: list[int]
+    logprobs: list[float]
+    version: int
 
 
 def read_batch(store: Engine, run_id: RunId, buffer: int) -> TrainBatch:
@@ -29,7 +39,7 @@ def read_batch(store: Engine, run_id: RunId, buffer: int) -> TrainBatch:
         ).all()
         prompts = connection.execute(select(Group.group_id, Group.prompt_ids).where(_of(Group, run_id, groups))).all()
         segments = connection.execute(
-            select(Segment.group_id, Segment.index, Segment.token_ids, Segment.logprobs)
+            select(Segment.group_id, Segment.index, Segment.token_ids, Segment.logprobs, Segment.version)
             .where(_of(Segment, run_id, groups))
             .order_by(Segment.group_id, Segment.index, Segment.turn, Segment.seq)
         ).all()
@@ -40,11 +50,11 @@ def read_batch(store: Engine, run_id: RunId, buffer: int) -> TrainBatch:
     numbers = {group: number for number, group in enumerate(dict.fromkeys(group for group, _ in keys))}
     reward_of = {(group, index): reward for group, index, reward in rewards}
     prompt_of = {group: decode_ids(data) for group, data in prompts}
-    sampled = _joined([(group, index, ids, logprobs) for group, index, ids, logprobs in segments])
+    parts: dict[Key, list[Part]] = {}
+    for group, index, ids, logprobs, version in segments:
+        parts.setdefault((group, index), []).append(Part(decode_ids(ids), decode_logprobs(logprobs), version))
     return TrainBatch(
-        tuple(
-            _sequence(numbers[key[0]], prompt_of[key[0]], *sampled.get(key, (b"", b"")), reward_of[key]) for key in keys
-        )
+        tuple(_sequence(numbers[key[0]], prompt_of[key[0]], parts.get(key, []), reward_of[key]) for key in keys)
     )
 
 
@@ -52,21 +62,13 @@ def _of(table: type[Group] | type[Trajectory] | type[Segment], run_id: RunId, gr
     return (table.run_id == run_id) & table.group_id.in_(groups)
 
 
-def _joined(segments: list[tuple[str, int, bytes, bytes]]) -> dict[Key, tuple[bytes, bytes]]:
-    """Ids and log-probs of each trajectory, its segments one after another."""
-    parts: dict[Key, tuple[list[bytes], list[bytes]]] = {}
-    for group, index, ids, logprobs in segments:
-        into = parts.setdefault((group, index), ([], []))
-        into[0].append(ids)
-        into[1].append(logprobs)
-    return {key: (b"".join(ids), b"".join(logprobs)) for key, (ids, logprobs) in parts.items()}
-
-
-def _sequence(group: int, prompt: list[int], ids: bytes, logprobs: bytes, reward: float | None) -> SampledSequence:
+def _sequence(group: int, prompt: list[int], parts: list[Part], reward: float | None) -> SampledSequence:
+    ids = [token for part in parts for token in part.ids]
     return SampledSequence(
         group=group,
         prompt_tokens=len(prompt),
-        ids=torch.tensor(prompt + decode_ids(ids), dtype=torch.int64),
-        rollout=torch.tensor(decode_logprobs(logprobs), dtype=torch.float32),
+        ids=torch.tensor(prompt + ids, dtype=torch.int64),
+        rollout=torch.tensor([value for part in parts for value in part.logprobs], dtype=torch.float32),
         reward=reward,
+        versions=torch.tensor([part.version for part in parts for _ in part.ids], dtype=torch.int32),
     )

@@ -1,9 +1,11 @@
 """Publishes versions of one run: bytes through the transport first, then one row that makes them visible (L9)."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from sqlalchemy import Engine
+from torch import Tensor
 
 from ...activities.weights.file import FileTransport
 from ...activities.weights.versions import find_manifest, publish_version, retain
@@ -32,6 +34,11 @@ class Publisher:
         """Of a published version."""
         manifest = self._manifest(version)
         return None if manifest is None else manifest.probe
+
+    def tensors(self, version: int) -> Mapping[str, Tensor] | None:
+        """Of a published version that is still kept."""
+        manifest = self._manifest(version)
+        return None if manifest is None else self._transport.read(manifest)
 
     def publish(self, state: TrainerState, probe: WeightProbe) -> PublishResult:
         """The version of `state`, which has no row yet."""

@@ -34,6 +34,7 @@ from ...schemas.stack import Stack
 from ...schemas.weights import WeightProbe
 from .batches import read_batch
 from .checkpoints import Checkpoints
+from .engine_gap import with_engine_gap
 from .probe import weight_probe
 from .publisher import Publisher
 from .runs import AdmittedRun, admitted_run, run_ended
@@ -57,6 +58,8 @@ class Step:
     log_probs: OldLogProbs | None = None
     advantages: Advantages | None = None
     update: UpdateStats | None = None
+    measured: LogProbStats | None = None
+    """Of the log-probs, with the gap between engine and trainer; a replay does not measure it."""
 
     @property
     def version(self) -> int:
@@ -107,7 +110,16 @@ class Stages:
 
     def log_probs(self, run_id: RunId, buffer: int) -> LogProbStats:
         run = self._opened(run_id)
-        return self._with_log_probs(run, self._step(run, buffer)).stats
+        step = self._step(run, buffer)
+        computed = self._with_log_probs(run, step)
+        if step.measured is None:
+            assert run.state is not None
+            step.measured = computed.stats
+            if step.update is None:
+                step.measured = with_engine_gap(
+                    computed.stats, run.state, step.batch, computed.old, run.publisher.tensors
+                )
+        return step.measured
 
     def advantages(self, run_id: RunId, buffer: int) -> AdvantageStats:
         run = self._opened(run_id)
