@@ -15,7 +15,6 @@ with workflow.unsafe.imports_passed_through():
     from ..schemas.messages.data import DrawRequest
     from ..schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, Sampling
     from ..schemas.messages.run import StartGroup, StartGroups
-    from ..schemas.seeds import run_seed
     from . import settings
     from .dispatch import Wave, groups_still_needed, plan_wave
     from .ledger import Ledger
@@ -127,7 +126,7 @@ class Dispatcher:
                 top_k=self._config.rollout.top_k,
                 max_tokens=self._config.data.max_response_length,
             ),
-            base_seed=run_seed(self._config.trainer.seed),
+            seed=self._config.trainer.seed,
             timeout_s=psrl.group_timeout_s,
             reward_timeout_s=reward.timeout_s * reward.max_attempts + 30,
             reward_per_group=reward.scope is RewardScope.GROUP,

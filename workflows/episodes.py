@@ -27,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
         SegmentEnd,
         TrajectoryRef,
     )
+    from ..schemas.seeds import group_seed, trajectory_seed
     from . import settings
     from .trajectory import Trajectory, TrajectoryState
 
@@ -47,7 +48,7 @@ class Episodes:
         offered: int,
         needed: int,
         sampling: Sampling,
-        base_seed: int,
+        seed: int,
         deadline: datetime,
         reward_timeout: timedelta,
         coalesce: bool,
@@ -57,7 +58,7 @@ class Episodes:
         self.trajectories = [Trajectory(index) for index in range(offered)]
         self._run_id, self._group_id = run_id, group_id
         self._tag, self._needed = version_tag, needed
-        self._sampling, self._base_seed = sampling, base_seed
+        self._sampling, self._seed = sampling, group_seed(seed, group_id)
         self._deadline, self._reward_timeout, self._coalesce = deadline, reward_timeout, coalesce
         self._label, self._routing = label, routing
         self._unplaced: list[int] = []
@@ -128,7 +129,7 @@ class Episodes:
             turn=trajectory.turn,
             call=call,
             version_tag=self._tag,
-            sampling=self._sampling.model_copy(update={"seed": self._base_seed + trajectory.index}),
+            sampling=self._sampling.model_copy(update={"seed": trajectory_seed(self._seed, trajectory.index)}),
         )
         try:
             result = await workflow.execute_activity(

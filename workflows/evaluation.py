@@ -60,7 +60,7 @@ class Evaluation:
                 offered=start.samples,
                 needed=start.samples,
                 sampling=start.sampling,
-                base_seed=start.base_seed,
+                seed=start.seed,
                 deadline=workflow.now() + timedelta(seconds=start.timeout_s),
                 reward_timeout=timedelta(seconds=start.reward_timeout_s),
                 coalesce=True,

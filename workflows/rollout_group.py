@@ -29,7 +29,7 @@ class RolloutGroup:
             offered=start.offered,
             needed=start.needed,
             sampling=start.sampling,
-            base_seed=start.base_seed,
+            seed=start.seed,
             deadline=workflow.info().start_time + timedelta(seconds=start.timeout_s),
             reward_timeout=timedelta(seconds=start.reward_timeout_s),
             coalesce=start.coalesce_rewards or start.reward_per_group,

@@ -40,7 +40,6 @@ with workflow.unsafe.imports_passed_through():
         StartInstance,
     )
     from ..schemas.messages.training import OpenTrainerRequest, StepRequest
-    from ..schemas.seeds import run_seed
     from . import settings
     from .evaluation import Evaluation
     from .rollout_instance import RolloutInstance
@@ -197,7 +196,7 @@ async def start_evaluation(run: RunId, config: RunConfig, version: Version) -> N
             version=version,
             samples=rollout.val.n,
             sampling=Sampling(temperature=rollout.val.temperature, max_tokens=config.data.max_response_length),
-            base_seed=run_seed(config.trainer.seed),
+            seed=config.trainer.seed,
             concurrency=EVALUATION_CONCURRENCY,
             timeout_s=config.psrl.group_timeout_s,
             reward_timeout_s=reward.timeout_s * reward.max_attempts + 30,

@@ -29,7 +29,6 @@ from ...schemas.messages.run import (
     StartGroup,
     StartGroups,
 )
-from ...schemas.seeds import group_seed
 from ..boundary import boundary
 
 RUN = SearchAttributeKey.for_keyword("RlRun")
@@ -80,7 +79,7 @@ class GroupActivities:
         return GroupReport(group_id=group, outcome=GroupOutcome.FAILED, reason=reason[:500])
 
     async def _start(self, template: StartGroup, group: GroupId) -> None:
-        start = template.model_copy(update={"group_id": group, "base_seed": group_seed(template.base_seed, int(group))})
+        start = template.model_copy(update={"group_id": group})
         try:
             await self._client.start_workflow(
                 "RolloutGroup",

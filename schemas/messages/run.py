@@ -76,7 +76,7 @@ class StartGroup(Message):
     offered: int
     """N': trajectories started."""
     sampling: Sampling
-    base_seed: int
+    seed: int
     timeout_s: float
     reward_timeout_s: float
     reward_per_group: bool
@@ -172,7 +172,7 @@ class StartEvaluation(Message):
     version: int
     samples: int
     sampling: Sampling
-    base_seed: int
+    seed: int
     concurrency: int
     """Prompts answered at the same time: a round does not crowd out training."""
     timeout_s: float
