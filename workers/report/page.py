@@ -3,6 +3,8 @@
 from html import escape
 from pathlib import Path
 
+from plotly.offline import get_plotlyjs
+
 from .plots import figures
 from .rows import RunRows
 from .summary import RunSummary
@@ -11,9 +13,13 @@ STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1180px; margin: 2em auto; padding: 0 1em }
 h1 { margin-bottom: 0 } .sub { color: #667 } table { border-collapse: collapse; margin: 1.5em 0 }
 td { padding: .25em 1.5em .25em 0; border-bottom: 1px solid #e5e8ec } td + td { font-variant-numeric: tabular-nums }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(480px, 1fr)); gap: 1em }
+.plots { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 1em }
+@media (max-width: 900px) { .plots { grid-template-columns: minmax(0, 1fr) } }
+.plots > div { min-width: 0; overflow: hidden }
 .bad { color: #b3261e }
 """
+
+CONFIG = {"displaylogo": False, "displayModeBar": False, "responsive": True}
 
 
 def write_page(rows: RunRows, summary: RunSummary, file: Path) -> None:
@@ -25,13 +31,13 @@ def write_page(rows: RunRows, summary: RunSummary, file: Path) -> None:
 
 def render(rows: RunRows, summary: RunSummary) -> str:
     plots = [
-        figure.to_html(full_html=False, include_plotlyjs=(number == 0), config={"displaylogo": False})
-        for number, figure in enumerate(figures(rows, summary))
+        figure.to_html(full_html=False, include_plotlyjs=False, config=CONFIG) for figure in figures(rows, summary)
     ]
     reason = f"<p class=bad>{escape(rows.reason)}</p>" if rows.reason else ""
     facts = "".join(f"<tr><td>{escape(name)}<td>{escape(value)}" for name, value in facts_of(summary))
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(rows.run_id)}</title><style>{STYLE}</style>"
+        f"<script>{get_plotlyjs()}</script>"
         f"<h1>{escape(rows.run_id)}</h1><div class=sub>{escape(rows.project)} · {escape(rows.phase)} · "
         f"{rows.created_at:%Y-%m-%d %H:%M %Z}</div>{reason}<table>{facts}</table>"
         f"<div class=plots>{''.join(f'<div>{plot}</div>' for plot in plots)}</div></html>"
