@@ -52,7 +52,7 @@ class TrainingRun:
         self._phase = RunPhase.ADMITTING
         self._reason = ""
         self._doing = "configuration, data, model and reward are being checked"
-        self._paused = self._stopping = False
+        self._admitted = self._paused = self._stopping = False
         self._unmarked: dict[str, list[GroupId]] = {}
         self._instances: dict[InstanceId, InstanceChanged] = {}
         if start.carried is not None:
@@ -95,7 +95,7 @@ class TrainingRun:
     @workflow.signal
     def group_report(self, report: GroupReport) -> None:
         """From a group, once. The ledger knows which groups are live: a repeated or late report changes nothing."""
-        if self._phase is RunPhase.ADMITTING or self._ledger.state(report.group_id) is not GroupState.RESERVED:
+        if not self._admitted or self._ledger.state(report.group_id) is not GroupState.RESERVED:
             return
         self._dispatcher.started_at.pop(report.group_id, None)
         if report.outcome is GroupOutcome.COMPLETE:
@@ -121,7 +121,7 @@ class TrainingRun:
 
     @workflow.query
     def status(self) -> RunStatus:
-        admitted = self._phase is not RunPhase.ADMITTING
+        admitted = self._admitted
         phase = RunPhase.PAUSED if self._paused and self._phase is RunPhase.RUNNING else self._phase
         return RunStatus(
             run_id=self._run_id,
@@ -142,7 +142,7 @@ class TrainingRun:
     @workflow.query
     def ledger(self) -> list[dict[str, Any]]:
         """The buffers as people picture them: derived, never stored."""
-        if self._phase is RunPhase.ADMITTING:
+        if not self._admitted:
             return []
         return [
             {
@@ -291,9 +291,8 @@ class TrainingRun:
     async def _fail(self, error: Exception) -> None:
         """Best effort: the first error is the one that counts."""
         self._reason = "cancelled" if is_cancelled_exception(error) else run_parts.explain(error)
-        admitted = self._phase is not RunPhase.ADMITTING
         self._enter(RunPhase.FAILED)
-        if not admitted:
+        if not self._admitted:
             return
         for step in (self._give_up(self._ledger.live_groups(), "aborted"), self._give_back(), self._record()):
             await self._attempt(step)
@@ -396,7 +395,7 @@ class TrainingRun:
         self._state = self._state.model_copy(update=changes)
 
     def _wake(self) -> None:
-        if self._phase is not RunPhase.ADMITTING:
+        if self._admitted:
             self._dispatcher.wake()
 
     def _enter(self, phase: RunPhase) -> None:
@@ -426,7 +425,7 @@ class TrainingRun:
             self._run_id, self._config, self._ledger, state.next_group, state.admission.total_steps
         )
         self._dispatcher.started_at = dict(state.started_at)
-        self._phase = RunPhase.RUNNING
+        self._admitted, self._phase = True, RunPhase.RUNNING
         workflow.set_current_details(f"step {self._ledger.version} of {state.admission.total_steps}")
 
     def _carried(self) -> RunState:

@@ -69,6 +69,9 @@ async def test_a_run_that_is_refused_fails_with_the_users_fault_and_touches_noth
     parts = Refusing()
     with pytest.raises(WorkflowFailureError) as failure:
         await run_to_end(client, run_id, parts, minimal_config())
+    async with parts.workers(client):
+        status = await client.get_workflow_handle_for(TrainingRun.run, run_id).query(TrainingRun.status)
+    assert (status.phase, status.reason) == (RunPhase.FAILED, "DataError: data.train_files[0]=x: no such file")
     cause = failure.value.cause.cause  # type: ignore[union-attr]
     assert isinstance(cause, ApplicationError)
     assert (cause.type, cause.message) == ("DataError", "data.train_files[0]=x: no such file")
