@@ -1,0 +1,24 @@
+"""`python -m tests.benchmarks [name …]`: every measurement, or those named."""
+
+import asyncio
+import sys
+import time
+
+from tests.benchmarks import control_cost
+
+MEASUREMENTS = {"control": control_cost.measure}
+
+
+def main(names: list[str]) -> None:
+    unknown = [name for name in names if name not in MEASUREMENTS]
+    if unknown:
+        sys.exit(f"unknown measurement {unknown[0]!r}; allowed: {', '.join(MEASUREMENTS)}")
+    for name in names or MEASUREMENTS:
+        began = time.monotonic()
+        print(f"== {name}", flush=True)
+        asyncio.run(MEASUREMENTS[name]())
+        print(f"   ({time.monotonic() - began:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
