@@ -48,8 +48,11 @@ async def main(stack: Stack, stop: asyncio.Event) -> None:
         await store.dispose()
 
 
-def orchestrator(client: Client, store: StoreActivities, routing: RoutingActivities) -> Worker:
-    """The worker; also what integration tests run in their own process."""
+def orchestrator(
+    client: Client, store: StoreActivities, routing: RoutingActivities, cached_workflows: int = CACHED_WORKFLOWS
+) -> Worker:
+    """The worker; also what integration tests run in their own process. With no cached workflow every task is a
+    replay."""
     groups = GroupActivities(client, store.mark_groups)
     return Worker(
         client,
@@ -69,7 +72,7 @@ def orchestrator(client: Client, store: StoreActivities, routing: RoutingActivit
         # Workflow modules import nothing but schemas and pure logic (a test holds that), and tests run them sandboxed:
         # here the sandbox would only cost 12 ms per workflow start.
         workflow_runner=UnsandboxedWorkflowRunner(),
-        max_cached_workflows=CACHED_WORKFLOWS,
+        max_cached_workflows=cached_workflows,
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         graceful_shutdown_timeout=GRACE,
         max_concurrent_workflow_tasks=200,
