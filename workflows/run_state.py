@@ -31,3 +31,16 @@ class RunState(Message):
     """Versions whose validation round has not reported yet."""
     paused: bool = False
     stopping: bool = False
+
+    def with_drop(self, kind: str, reason: str, unproductive: bool) -> "RunState":
+        """One more group given up."""
+        dropped = {**self.dropped, kind: self.dropped.get(kind, 0) + 1}
+        if not unproductive:
+            return self.model_copy(update={"dropped": dropped})
+        return self.model_copy(
+            update={
+                "dropped": dropped,
+                "unproductive": self.unproductive + 1,
+                "last_reasons": (*self.last_reasons, reason)[-3:],
+            }
+        )

@@ -18,7 +18,6 @@ with workflow.unsafe.imports_passed_through():
     from ..schemas.config import RunConfig
     from ..schemas.errors import PsrlError
     from ..schemas.ids import GroupId, InstanceId, RunId, Version, step_workflow
-    from ..schemas.messages.rollout import InstanceState
     from ..schemas.messages.run import (
         EvaluationReport,
         GroupOutcome,
@@ -34,7 +33,9 @@ with workflow.unsafe.imports_passed_through():
     from . import run_parts, settings
     from .dispatcher import Dispatcher
     from .ledger import Consumption, GroupState, Ledger
+    from .run_health import barren, no_instance_left, why_barren, why_no_instance
     from .run_state import RunState
+    from .run_view import buffers, refused_status, run_status
     from .search import REWARD, RUN, STATE, STEP, VERSION
     from .train_step import TrainStep
 
@@ -103,7 +104,7 @@ class TrainingRun:
             self._state = self._state.model_copy(update={"unproductive": 0})
         else:
             self._ledger.release(report.group_id)
-            self._count_drop(report.outcome.value, f"{report.group_id}: {report.reason}")
+            self._state = self._state.with_drop(report.outcome.value, f"{report.group_id}: {report.reason}", True)
             self._unmarked.setdefault(report.outcome.value, []).append(report.group_id)
         self._wake()
 
@@ -121,39 +122,16 @@ class TrainingRun:
 
     @workflow.query
     def status(self) -> RunStatus:
-        admitted = self._admitted
         phase = RunPhase.PAUSED if self._paused and self._phase is RunPhase.RUNNING else self._phase
-        return RunStatus(
-            run_id=self._run_id,
-            phase=phase,
-            reason=self._reason,
-            step=self._ledger.version if admitted else 0,
-            total_steps=self._state.admission.total_steps if admitted else 0,
-            version=self._ledger.version if admitted else 0,
-            live_groups=len(self._ledger.live_groups()) if admitted else 0,
-            occupied_groups=self._ledger.occupied_count if admitted else 0,
-            reward_mean=self._state.reward_mean if admitted else None,
-            validation_accuracy=self._state.validation_accuracy if admitted else None,
-            waiting_for=self._waiting_for(),
-            instances={name: f"{c.state} v{c.version}" for name, c in sorted(self._instances.items())},
-            dropped=self._state.dropped if admitted else {},
-        )
+        waiting = self._waiting_for()
+        if not self._admitted:
+            return refused_status(self._run_id, phase, self._reason, waiting)
+        return run_status(self._run_id, phase, self._reason, waiting, self._state, self._ledger, self._instances)
 
     @workflow.query
     def ledger(self) -> list[dict[str, Any]]:
         """The buffers as people picture them: derived, never stored."""
-        if not self._admitted:
-            return []
-        return [
-            {
-                "buffer": view.buffer,
-                "state": view.state.value,
-                "empty": view.empty,
-                "reserved": view.reserved,
-                "occupied": view.occupied,
-            }
-            for view in self._ledger.view()
-        ]
+        return buffers(self._ledger) if self._admitted else []
 
     # --- the stages of a run -----------------------------------------------------------------------------------------
 
@@ -326,7 +304,7 @@ class TrainingRun:
             self._dispatcher.started_at.pop(group, None)
             if self._ledger.state(group) is not None:
                 self._ledger.release(group)
-            self._count_drop(reason, f"{group}: {reason}", unproductive=reason == "deadline")
+            self._state = self._state.with_drop(reason, f"{group}: {reason}", unproductive=reason == "deadline")
         await run_parts.cancel_groups(self._run_id, groups, reason)
 
     async def _mark_lost_groups(self) -> None:
@@ -350,33 +328,18 @@ class TrainingRun:
 
     def _refuse_hopeless_run(self) -> None:
         if self._no_instance_left:
-            reasons = "; ".join(f"{c.instance}: {c.reason}" for c in self._instances.values())
-            raise ApplicationError(
-                f"no rollout instance is left: {reasons}", type="EngineUnavailable", non_retryable=True
-            )
+            raise ApplicationError(why_no_instance(self._instances), type="EngineUnavailable", non_retryable=True)
         if self._barren:
-            share = sum(self._state.dropped.values()) / max(1, self._dispatcher.next_group)
-            raise ApplicationError(
-                f"{self._state.unproductive} groups in a row gave no usable batch member ({share:.0%} of all drawn). "
-                f"Most recent: {'; '.join(self._state.last_reasons)}. Data: {list(self._config.data.train_files)}, "
-                f"reward: {self._config.reward.function}",
-                type="DataError",
-                non_retryable=True,
-            )
+            reason = why_barren(self._state, self._config, self._dispatcher.next_group)
+            raise ApplicationError(reason, type="DataError", non_retryable=True)
 
     @property
     def _no_instance_left(self) -> bool:
-        states = [changed.state for changed in self._instances.values()]
-        gone = {InstanceState.QUARANTINED, InstanceState.STOPPED}
-        return len(states) == self._config.psrl.deployment.n_rollout_instances and all(s in gone for s in states)
+        return no_instance_left(self._instances, self._config)
 
     @property
     def _barren(self) -> bool:
-        psrl = self._config.psrl
-        limit = psrl.max_consecutive_failures
-        if psrl.group_post_process.enable:
-            limit = max(limit, psrl.group_post_process.max_consecutive_drops)
-        return self._state.unproductive >= limit
+        return barren(self._state, self._config)
 
     @property
     def _finished(self) -> bool:
@@ -384,15 +347,6 @@ class TrainingRun:
 
     def _due(self, version: int, every: int) -> bool:
         return version == self._state.admission.total_steps or (every > 0 and version % every == 0)
-
-    def _count_drop(self, kind: str, reason: str, unproductive: bool = True) -> None:
-        dropped = dict(self._state.dropped)
-        dropped[kind] = dropped.get(kind, 0) + 1
-        changes: dict[str, Any] = {"dropped": dropped}
-        if unproductive:
-            changes["unproductive"] = self._state.unproductive + 1
-            changes["last_reasons"] = (*self._state.last_reasons, reason)[-3:]
-        self._state = self._state.model_copy(update=changes)
 
     def _wake(self) -> None:
         if self._admitted:

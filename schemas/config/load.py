@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
+from yaml import YAMLError
 
 from ..errors import ConfigError
 from .root import RunConfig
@@ -28,7 +29,7 @@ def merge(file: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
         plain = OmegaConf.to_container(merged, resolve=True)
     except FileNotFoundError as error:
         raise ConfigError(f"configuration file {file} does not exist") from error
-    except (OmegaConfBaseException, OSError, ValueError) as error:
+    except (OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
         raise ConfigError(f"configuration {file or overrides} cannot be read: {error}") from error
     if not isinstance(plain, dict):
         raise ConfigError(f"configuration {file} must be a mapping of sections, not {type(plain).__name__}")

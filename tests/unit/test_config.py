@@ -1,0 +1,83 @@
+"""Configuration: what is refused, and how the refusal reads."""
+
+from pathlib import Path
+
+import pytest
+
+from psrl.schemas.config import RunConfig, load_config
+from psrl.schemas.errors import ConfigError
+
+MINIMAL = ("model.path=m", "data.train_files=[t.jsonl]", "reward.function=a:b", "psrl.rollout_n=4")
+
+
+def refusal(*overrides: str, file: Path | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, [*MINIMAL, *overrides])
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("psrl.stalenes=1", "psrl: unknown key 'stalenes' (did you mean 'staleness'?)"),
+        ("psrll.staleness=1", "unknown key 'psrll' (did you mean 'psrl'?)"),
+        ("actor.optim.learning_rate=1", "actor.optim: unknown key 'learning_rate'"),
+        ("psrl.staleness=-1", "psrl.staleness=-1: input should be greater than or equal to 0"),
+        ("psrl.rollout_n=two", "psrl.rollout_n='two': input should be a valid integer"),
+        (
+            "actor.ppo_mini_batch_size=3",
+            "actor.ppo_mini_batch_size=3 does not divide psrl.staleness_buffer_entries=512",
+        ),
+        ("psrl.rollout_n=1", "psrl.rollout_n=1 with group-normalised advantages"),
+        ("rollout.max_model_len=100", "data.max_prompt_length + data.max_response_length = 1536 is longer"),
+        ("model.path=''", "model.path is required and empty"),
+        ("data.train_files=[]", "data.train_files is required and empty"),
+        ("algorithm.adv_estimator=gae", "algorithm.adv_estimator='gae': input should be 'grpo'"),
+        ("actor.optim.betas=[0.9,1.0]", "actor.optim.betas=(0.9, 1.0); allowed: two numbers in [0, 1)"),
+        ("psrl.group_post_process.enable=true", "psrl.group_post_process.name=null while enabled; allowed: dynamic"),
+        ("rollout.top_p=0", "rollout.top_p=0: input should be greater than 0"),
+        ("staleness", "override 'staleness' is not of the form key=value"),
+    ],
+)
+def test_a_fault_names_the_key_the_value_and_what_was_allowed(override: str, said: str) -> None:
+    assert said in refusal(override)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "least"),
+    [("redundant_global_batch_size", 100, 512), ("redundant_rollout_n", 2, 4)],
+)
+def test_redundancy_only_adds(key: str, value: int, least: int) -> None:
+    path = "psrl.rollout_coordination.redundant_rollout"
+    text = refusal(f"{path}.enable=true", f"{path}.{key}={value}")
+    assert f"{path}.{key}={value} is below" in text
+    assert str(least) in text
+
+
+def test_a_group_of_one_is_allowed_when_advantages_are_not_normalised() -> None:
+    config = load_config(None, [*MINIMAL, "psrl.rollout_n=1", "algorithm.norm_adv_by_std_in_grpo=false"])
+    assert config.psrl.rollout_n == 1
+
+
+def test_every_fault_of_a_file_is_told_at_once() -> None:
+    text = refusal("psrl.staleness=-1", "rollout.temperature=-2", "trainer.seeed=1")
+    assert len(text.splitlines()) == 3
+
+
+def test_overrides_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("psrl: {staleness: 3, rollout_n: 2}\nmodel: {path: from-file}\n")
+    config = load_config(file, ["psrl.staleness=1", "data.train_files=[t]", "reward.function=a:b"])
+    assert (config.psrl.staleness, config.psrl.rollout_n, config.model.path) == (1, 2, "from-file")
+
+
+def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
+    assert "nothing.yaml does not exist" in refusal(file=tmp_path / "nothing.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("psrl: [unclosed")
+    assert "broken.yaml" in refusal(file=broken)
+
+
+def test_a_configuration_survives_the_way_through_the_store() -> None:
+    config = load_config(None, list(MINIMAL))
+    assert RunConfig.model_validate(config.model_dump(mode="json")) == config

@@ -1,0 +1,39 @@
+"""When a run cannot go on by itself: pure rules over its state. Used by `TrainingRun`."""
+
+from collections.abc import Mapping
+
+from ..schemas.config import RunConfig
+from ..schemas.ids import InstanceId
+from ..schemas.messages.rollout import InstanceState
+from ..schemas.messages.run import InstanceChanged
+from .run_state import RunState
+
+GONE = frozenset({InstanceState.QUARANTINED, InstanceState.STOPPED})
+
+
+def no_instance_left(instances: Mapping[InstanceId, InstanceChanged], config: RunConfig) -> bool:
+    """Every instance of the run has reported, and none will serve again."""
+    states = [changed.state for changed in instances.values()]
+    return len(states) == config.psrl.deployment.n_rollout_instances and all(state in GONE for state in states)
+
+
+def barren(state: RunState, config: RunConfig) -> bool:
+    """So many groups in a row failed or were filtered that it is a fault of the task, not bad luck."""
+    limit = config.psrl.max_consecutive_failures
+    if config.psrl.group_post_process.enable:
+        limit = max(limit, config.psrl.group_post_process.max_consecutive_drops)
+    return state.unproductive >= limit
+
+
+def why_no_instance(instances: Mapping[InstanceId, InstanceChanged]) -> str:
+    reasons = "; ".join(f"{changed.instance}: {changed.reason}" for changed in instances.values())
+    return f"no rollout instance is left: {reasons}"
+
+
+def why_barren(state: RunState, config: RunConfig, drawn: int) -> str:
+    share = sum(state.dropped.values()) / max(1, drawn)
+    return (
+        f"{state.unproductive} groups in a row gave no usable batch member ({share:.0%} of all drawn). "
+        f"Most recent: {'; '.join(state.last_reasons)}. Data: {list(config.data.train_files)}, "
+        f"reward: {config.reward.function}"
+    )
