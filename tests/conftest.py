@@ -1,8 +1,10 @@
 """Fixtures of the real services. Servers live as long as the test process (each pytest-xdist worker has its own), and
 start only when a test asks for them; databases and clients belong to one test."""
 
+import functools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -13,6 +15,9 @@ from psrl.schemas.ids import InstanceId
 from psrl.schemas.stack import STACK_FILE, Stack
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.temporal import TemporalServer, running_temporal
+
+if TYPE_CHECKING:
+    from tests.support.small_stack import OpenStack
 
 
 @pytest.fixture(scope="session")
@@ -70,3 +75,11 @@ def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.support.tiny_model import make_tiny_model
 
     return make_tiny_model(tmp_path_factory.mktemp("tiny-model"))
+
+
+@pytest.fixture
+def open_stack(temporal_client: Client, stack: Stack, store: AsyncEngine, tiny_model_dir: Path) -> "OpenStack":
+    """`async with open_stack(script=..., instances=2, processes=(), cached_workflows=...) as small:`"""
+    from tests.support.small_stack import small_stack
+
+    return functools.partial(small_stack, temporal_client, stack, store, tiny_model_dir)

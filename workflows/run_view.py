@@ -26,6 +26,7 @@ def refused_status(run_id: RunId, phase: RunPhase, reason: str, waiting_for: str
 
 def run_status(
     run_id: RunId,
+    *,
     phase: RunPhase,
     reason: str,
     waiting_for: str,

@@ -126,7 +126,15 @@ class TrainingRun:
         waiting = self._waiting_for()
         if not self._admitted:
             return refused_status(self._run_id, phase, self._reason, waiting)
-        return run_status(self._run_id, phase, self._reason, waiting, self._state, self._ledger, self._instances)
+        return run_status(
+            self._run_id,
+            phase=phase,
+            reason=self._reason,
+            waiting_for=waiting,
+            state=self._state,
+            ledger=self._ledger,
+            instances=self._instances,
+        )
 
     @workflow.query
     def ledger(self) -> list[dict[str, Any]]:

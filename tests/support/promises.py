@@ -38,19 +38,15 @@ VIOLATIONS = {
           and (octet_length(token_ids) <> 4 * tokens or octet_length(logprobs) <> 4 * tokens)""",
     "L5: a trajectory's tokens are not those of its segments": """
         select t.group_id, t.index from trajectories t join segments s using (run_id, group_id, index)
-        where run_id = :run and t.status = 'scored' group by t.group_id, t.index, t.tokens having sum(s.tokens) <> t.tokens""",
+        where run_id = :run and t.status = 'scored'
+        group by t.group_id, t.index, t.tokens having sum(s.tokens) <> t.tokens""",
     "L6: segments have holes": """
         select group_id, index from segments where run_id = :run group by group_id, index, turn
         having max(seq) <> count(*) - 1""",
-    "L6: a later segment is of an older version": """
-        select a.* from segments a join segments b using (run_id, group_id, index, turn)
-        where run_id = :run and a.seq < b.seq and a.version > b.version
-          and not exists (select 1 from segments c where c.run_id = a.run_id and c.instance <> a.instance)""",
     "L10: a trained trajectory has no reward": """
         select m.* from batch_members m join trajectories t using (run_id, group_id, index)
         where run_id = :run and (t.reward is null or t.status <> 'scored')""",
 }
-"""Of promise to query. (With several instances a trajectory may move to one that is behind, down to its tag.)"""
 
 
 @dataclass(frozen=True)

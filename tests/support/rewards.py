@@ -77,6 +77,19 @@ def exits(sample: RewardSample) -> float:
     raise SystemExit("reward ends the process")
 
 
+troubled: dict[int, int] = {}
+"""Calls of `in_trouble` so far, by the row's number."""
+
+
+def in_trouble(sample: RewardSample) -> float:
+    """Row 1 never has a reward, three calls for row 4 fail, all answers to row 2 are worth the same, others differ."""
+    number = int(sample.extra["extra_info"]["number"])
+    troubled[number] = troubled.get(number, 0) + 1
+    if number == 1 or (number == 4 and troubled[number] <= 3):
+        raise ValueError(f"no judge for row {number}")
+    return 1.0 if number == 2 else float(troubled[number])
+
+
 def group_rank(samples: list[RewardSample]) -> list[int]:
     """0 for the shortest answer, 1 for the next …"""
     order = sorted(range(len(samples)), key=lambda i: len(samples[i].response_text))

@@ -11,8 +11,8 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,9 +113,10 @@ class SmallStack:
         )
         deployment = {"n_rollout_instances": len(self.stack.instances), "start_timeout_s": 60}
         values["psrl"] |= {"deployment": deployment, "flush_tokens": 4}
-        for section, keys in sections.items():
-            values[section] = {**values.get(section, {}), **keys}
-        return values
+        # JSON, as a person's client would send it.
+        return json.loads(
+            json.dumps({key: {**values.get(key, {}), **sections.get(key, {})} for key in {**values, **sections}})
+        )
 
     async def start(self, config: dict[str, Any]) -> WorkflowHandle[Any, RunResult]:
         return await self.client.start_workflow(
@@ -163,6 +164,10 @@ class SmallStack:
             history = await self.client.get_workflow_handle(item.id, run_id=item.run_id).fetch_history()
             histories.setdefault(item.workflow_type, []).append(history)
         return histories
+
+
+OpenStack = Callable[..., AbstractAsyncContextManager[SmallStack]]
+"""`small_stack` with the services of the test (fixture `open_stack`)."""
 
 
 @asynccontextmanager
