@@ -1,0 +1,53 @@
+"""Workflow histories: replaying them against the code of today, and files of recorded ones."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowHistory
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+
+from psrl.workers.orchestrator import WORKFLOWS
+
+FOLDER = Path(__file__).parents[1] / "histories"
+LOCAL_ACTIVITY = "core_local_activity"
+
+
+async def replay(history: WorkflowHistory) -> None:
+    """Raises when the code decides otherwise than the history says. A run takes its name from its workflow id, which a
+    history carries beside its events."""
+    replayer = Replayer(
+        workflows=list(WORKFLOWS),
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        data_converter=pydantic_data_converter,
+    )
+    await replayer.replay_workflow(history)
+
+
+def local_activities(history: WorkflowHistory) -> int:
+    """How many results of local activities the history holds."""
+    marker = EventType.EVENT_TYPE_MARKER_RECORDED
+    return sum(
+        event.event_type == marker and event.marker_recorded_event_attributes.marker_name == LOCAL_ACTIVITY
+        for event in history.events
+    )
+
+
+def write(history: WorkflowHistory, file: Path) -> None:
+    """Without the names of the machines and processes that took part."""
+    events = _without_identity(json.loads(history.to_json()))
+    content = {"workflow_id": history.workflow_id, "history": events}
+    file.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read(file: Path) -> WorkflowHistory:
+    content = json.loads(file.read_text(encoding="utf-8"))
+    return WorkflowHistory.from_json(content["workflow_id"], content["history"])
+
+
+def _without_identity(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: "worker" if key == "identity" else _without_identity(inner) for key, inner in value.items()}
+    return [_without_identity(inner) for inner in value] if isinstance(value, list) else value
