@@ -4,9 +4,14 @@ import asyncio
 import sys
 import time
 
-from tests.benchmarks import control_cost
+from tests.benchmarks import control_cost, generation, latency, weights
 
-MEASUREMENTS = {"control": control_cost.measure}
+MEASUREMENTS = {
+    "generation": generation.measure,
+    "control": control_cost.measure,
+    "latency": latency.measure,
+    "weights": weights.measure,
+}
 
 
 def main(names: list[str]) -> None:

@@ -30,7 +30,7 @@ from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId, RunId, Ver
 from psrl.schemas.messages.data import AdmitRequest, DrawRequest
 from psrl.schemas.messages.rollout import EngineSpec, InstanceState, Sampling
 from psrl.schemas.messages.run import GroupOutcome, GroupReport, StartGroup, StartInstance
-from psrl.schemas.stack import HOME_VARIABLE, STACK_FILE, Stack
+from psrl.schemas.stack import STACK_FILE, Stack
 from psrl.schemas.weights import WeightProbe
 from psrl.workers.coordinator.client import CoordinatorClient
 from psrl.workers.process import connect
@@ -127,6 +127,23 @@ class Assembly:
             raise RuntimeError(f"{len(failed)} of {len(reports)} groups failed, first: {failed[0]}")
         return reports
 
+    async def sync(self, version: Version) -> None:
+        """Returns when every instance serves the published version, as a run would ask for it."""
+        for instance in self.stack.instances:
+            handle = self.client.get_workflow_handle(instance_workflow(RUN, instance))
+            await handle.signal("sync", int(version))
+        await self.serving(version)
+
+    async def serving(self, version: int) -> None:
+        """Wait for it. The coordinator is asked, because it is who sends work; it has no event to wait for."""
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while await self._serving(version) < len(self.stack.instances):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def _serving(self, version: int) -> int:
+        reports = [found.report for found in (await self.coordinator.fleet()).instances]
+        return sum(report.state is InstanceState.SERVING and report.version >= version for report in reports)
+
     def sampling(self) -> Sampling:
         return Sampling(temperature=self.config.rollout.temperature, max_tokens=self.shape.new_tokens)
 
@@ -192,7 +209,7 @@ async def _assemble(
 async def _serve(assembly: Assembly) -> None:
     """Publish version 0 and let every instance serve it."""
     shape, stack, config = assembly.shape, assembly.stack, assembly.config
-    tensors, probe = _version(shape, config)
+    tensors, probe = version_of(shape, config)
     manifest = FileTransport(stack.weights_dir).write(RUN, Version(0), tensors, probe)
     async with assembly.store.begin() as connection:
         await connection.run_sync(publish_version, manifest)
@@ -200,7 +217,7 @@ async def _serve(assembly: Assembly) -> None:
         start = StartInstance(
             run_workflow_id=assembly.run.id,
             instance=instance,
-            spec=_spec(shape, config),
+            spec=engine_spec(shape, config),
             version=0,
             interrupt=True,
             start_timeout_s=START_TIMEOUT_S,
@@ -208,17 +225,11 @@ async def _serve(assembly: Assembly) -> None:
         await assembly.client.start_workflow(
             "RolloutInstance", start, id=instance_workflow(RUN, instance), task_queue=ORCHESTRATOR_QUEUE
         )
-    async with asyncio.timeout(START_TIMEOUT_S):
-        while await _serving(assembly) < len(stack.instances):
-            await asyncio.sleep(0.1)
+    await assembly.serving(0)
 
 
-async def _serving(assembly: Assembly) -> int:
-    fleet = await assembly.coordinator.fleet()
-    return sum(found.report.state is InstanceState.SERVING for found in fleet.instances)
-
-
-def _version(shape: Shape, config: RunConfig) -> tuple[dict[str, torch.Tensor], WeightProbe]:
+def version_of(shape: Shape, config: RunConfig) -> tuple[dict[str, torch.Tensor], WeightProbe]:
+    """The initial weights of the shape's model, as its trainer would publish them."""
     if shape.engine != DEFAULT_ENGINE:
         return {"empty": torch.zeros(1)}, scripted_probe(0)
     tensors = load_file(shape.model / "model.safetensors")
@@ -226,7 +237,7 @@ def _version(shape: Shape, config: RunConfig) -> tuple[dict[str, torch.Tensor], 
     return tensors, weight_probe(model, AutoTokenizer.from_pretrained(shape.model), config)
 
 
-def _spec(shape: Shape, config: RunConfig) -> EngineSpec:
+def engine_spec(shape: Shape, config: RunConfig) -> EngineSpec:
     return EngineSpec(
         run_id=RUN,
         model_path=config.model.path,
@@ -252,6 +263,3 @@ def _start_host(stack: Stack, shape: Shape, instance: InstanceId) -> subprocess.
 
 def _silent(line: str) -> None:
     return None
-
-
-__all__ = ["HOME_VARIABLE", "SCRIPTED", "Assembly", "Shape", "assembled"]

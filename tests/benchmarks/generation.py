@@ -1,0 +1,143 @@
+"""Generation through the whole path of a run (group workflow, route, host, vLLM, segments in PostgreSQL, score)
+against vLLM's own `LLM.generate` with the same engines, prompts and sampling. Goal for long answers: 0.90."""
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from sqlalchemy import select
+
+from psrl.activities.store.codec import decode_ids
+from psrl.schemas.ids import GroupId
+from psrl.schemas.tables import Group
+from tests.benchmarks.assembly import REPOSITORY, Assembly, Shape, assembled, engine_spec
+from tests.support.runs import sums, write_jsonl
+from tests.support.tiny_model import make_tiny_model
+
+GOAL = 0.90
+QUICK_START = REPOSITORY / ".cache/arithmetic/model"
+EOS = 2
+
+
+def long_shape(folder: Path, instances: int) -> Shape:
+    """Answers of 256 tokens, 64 sequences per engine."""
+    return Shape(
+        model=_endless_model(folder / "model"),
+        prompts=write_jsonl(folder / "prompts.jsonl", sums(64, first=100)),
+        prompt_tokens=32,
+        new_tokens=256,
+        trajectories=8,
+        instances=instances,
+        seqs=64,
+        kv_cache_gb=0.256,
+    )
+
+
+def short_shape(folder: Path) -> Shape:
+    """The quick start's: its model, answers of at most 6 tokens, two engines, 256 sequences each."""
+    return Shape(
+        model=QUICK_START,
+        prompts=write_jsonl(folder / "prompts.jsonl", sums(9)),
+        prompt_tokens=16,
+        new_tokens=6,
+        trajectories=8,
+        instances=2,
+        seqs=256,
+    )
+
+
+async def measure() -> None:
+    with tempfile.TemporaryDirectory(prefix="psrl-bench-") as name:
+        folder = Path(name)
+        for text, shape, groups in (
+            ("256-token answers, 1 engine", long_shape(folder, 1), 48),
+            ("256-token answers, 2 engines", long_shape(folder, 2), 64),
+            ("quick start: 6-token answers, 2 engines", short_shape(folder), 96),
+        ):
+            await compare(text, shape, groups)
+
+
+async def compare(text: str, shape: Shape, groups: int) -> None:
+    """Both in turn: neither has the other's engines beside it."""
+    async with assembled(shape) as assembly:
+        await assembly.play(await assembly.draw(4 * shape.instances))
+        drawn = await assembly.draw(groups)
+        prompts = await _prompts(assembly, drawn)
+        began = time.monotonic()
+        # As a run does: so many groups that every engine is full and a few wait.
+        in_flight = 2 * shape.instances * shape.seqs // shape.trajectories
+        reports = await assembly.play(drawn, wave=min(32, in_flight), in_flight=in_flight)
+        ours = sum(report.tokens for report in reports) / (time.monotonic() - began)
+        spec, sampling = engine_spec(shape, assembly.config), assembly.sampling()
+    task = {"spec": spec.model_dump(mode="json"), "sampling": sampling.model_dump(mode="json"), "warm_up": 32}
+    offline = await _offline(task, [ids for ids in prompts for _ in range(shape.trajectories)], shape.instances)
+    print(f"   {text} ({groups} groups of {shape.trajectories}, {shape.seqs} sequences per engine):")
+    print(f"      {ours:.0f} tokens/s against {offline:.0f} of LLM.generate: ratio {ours / offline:.2f}", flush=True)
+
+
+async def _prompts(assembly: Assembly, groups: Sequence[GroupId]) -> list[list[int]]:
+    query = select(Group.prompt_ids).where(Group.group_id.in_(groups)).order_by(Group.group_id)
+    async with assembly.store.connect() as connection:
+        return [decode_ids(ids) for ids in await connection.scalars(query)]
+
+
+async def _offline(task: dict[str, Any], prompts: list[list[int]], engines: int) -> float:
+    """Tokens per second of all engines, each with its share, started together."""
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "tests.benchmarks.offline"),
+            cwd=REPOSITORY,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        for _ in range(engines)
+    ]
+    try:
+        for number, process in enumerate(processes):
+            await _tell(process, json.dumps({**task, "prompts": prompts[number::engines]}))
+        for process in processes:
+            await _hear(process, "ready")
+        for process in processes:
+            await _tell(process, "go")
+        results = [json.loads(await _hear(process, "{")) for process in processes]
+        return float(sum(r["tokens"] for r in results) / max(r["seconds"] for r in results))
+    finally:
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def _tell(process: asyncio.subprocess.Process, line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line.encode() + b"\n")
+    await process.stdin.drain()
+
+
+async def _hear(process: asyncio.subprocess.Process, start: str) -> str:
+    assert process.stdout is not None
+    while line := await process.stdout.readline():
+        if line.decode().startswith(start):
+            return line.decode()
+    raise RuntimeError("vLLM ended before it answered")
+
+
+def _endless_model(folder: Path) -> Path:
+    """Random weights whose end-of-answer token has next to no probability, so that answers have their full length."""
+    if not folder.exists():
+        make_tiny_model(folder, context_tokens=512, hidden=128)
+        file = folder / "model.safetensors"
+        tensors = load_file(file)
+        embedding = tensors["model.embed_tokens.weight"].clone()
+        embedding[EOS] = torch.zeros_like(embedding[EOS])
+        save_file({**tensors, "model.embed_tokens.weight": embedding}, file, metadata={"format": "pt"})
+    return folder
