@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.service import RPCError
+from temporalio.service import GrpcCompression, RPCError
 
 from ..schemas.errors import PsrlError, Unreachable, UserError
 from ..schemas.stack import Stack, load_stack
@@ -23,7 +23,13 @@ async def connect(address: str, namespace: str, timeout_s: float = CONNECT_TIMEO
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            return await Client.connect(address, namespace=namespace, data_converter=pydantic_data_converter)
+            return await Client.connect(
+                address,
+                namespace=namespace,
+                data_converter=pydantic_data_converter,
+                # Our messages are ids and counts: packing them costs both sides more than sending them.
+                grpc_compression=GrpcCompression.NONE,
+            )
         except (RuntimeError, RPCError) as error:
             if time.monotonic() >= deadline:
                 raise Unreachable(

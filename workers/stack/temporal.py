@@ -26,7 +26,17 @@ def temporal_command(home: Path, port: int, ui_port: int, namespace: str) -> tup
         str(_binary()),
         *("server", "start-dev", "--ip", LOOPBACK, "--port", str(port), "--ui-port", str(ui_port)),
         *("--db-filename", str(home / "temporal.db"), "--namespace", namespace, "--log-level", "warn"),
-        *("--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=1", "--sqlite-pragma", "cache_size=-65536", "--sqlite-pragma", "temp_store=2", "--ui-disable-news-fetch"),
+        *(
+            "--sqlite-pragma",
+            "journal_mode=wal",
+            "--sqlite-pragma",
+            "synchronous=1",
+            "--sqlite-pragma",
+            "cache_size=-65536",
+            "--sqlite-pragma",
+            "temp_store=2",
+            "--ui-disable-news-fetch",
+        ),
         *dev_server_flags(),
     )
 
