@@ -37,6 +37,10 @@ EXTENSION = "psrl.workers.rollout.weight_extension.WorkerExtension"
 ENDS = {"stop": StreamEnd.STOP, "length": StreamEnd.LENGTH, "abort": StreamEnd.ABORTED}
 
 
+REAP_S = 2.0
+"""How long an ended engine process may take to be gone."""
+
+
 class VllmEngine:
     def __init__(self) -> None:
         # One thread for the engine's whole life: the kernel ends the engine process when the thread that started it
@@ -122,6 +126,8 @@ class VllmEngine:
         llm, self._llm = self._llm, None
         if llm is not None:
             llm.shutdown(timeout=0)
+            for child in multiprocessing.active_children():
+                child.join(REAP_S)  # Nobody else waits for it: it would stay as a zombie of this long-lived host.
         elif self._starting:
             # A host has one engine at a time, so every child is of this start, which then fails by itself.
             for child in multiprocessing.active_children():
