@@ -6,9 +6,9 @@ restart, else the instance is quarantined; the engine is given back when the run
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -86,18 +86,30 @@ class RolloutInstance:
         """Bring the engine up and keep it in step with the run, until `stop`, a failure, or a long history."""
         if not await self._start_engine():
             return
-        await self._pull()
         hold = asyncio.create_task(self._hold())
         try:
+            await self._unless_lost(hold, self._pull())
             while not self._stopping and not workflow.info().is_continue_as_new_suggested():
                 await workflow.wait_condition(lambda: self._stopping or self._behind or hold.done())
                 if hold.done():
                     hold.result()
                 elif self._behind and not self._stopping:
-                    await self._sync()
+                    await self._unless_lost(hold, self._sync())
         finally:
             hold.cancel()
             await asyncio.gather(hold, return_exceptions=True)
+
+    @staticmethod
+    async def _unless_lost(hold: "asyncio.Task[None]", work: Coroutine[Any, Any, None]) -> None:
+        """Do `work`, but fail with the lease: a host that died would let it wait for half an hour, and one that came
+        back would refuse it all that time for want of an engine."""
+        task = asyncio.create_task(work)
+        await workflow.wait_condition(lambda: task.done() or hold.done())
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            hold.result()
+        task.result()
 
     async def _start_engine(self) -> bool:
         """False: `stop` came while the engine was starting, which may take minutes."""
