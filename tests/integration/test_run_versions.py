@@ -28,7 +28,7 @@ async def test_two_instances_serve_different_versions_at_the_same_time(
     open_stack: OpenStack, store: AsyncEngine
 ) -> None:
     async with open_stack(script=Script(token_s=0.02)) as small:
-        # A slow instance that is not told to sync for a while: its groups are of version 0 when others are of version 1.
+        # A slow instance that does not sync for a while: its groups are of version 0 when others are of version 1.
         small.hosts[BEHIND].script = Script(token_s=0.3)
         small.hosts[BEHIND].may_pause.clear()
         run = await small.start(

@@ -199,10 +199,10 @@ async def small_stack(
         await entered.enter_async_context(orchestrator(client, StoreActivities(store), routing, cached_workflows))
         await entered.enter_async_context(cpu_worker(client, store, instances))
         hosts = {name: InProcessHost(name, script) for i, name in enumerate(names) if i not in processes}
-        for host in hosts.values():
-            await _start_host(entered, client, stack, store, coordinator, host)
         run_id = RunId(f"run-{uuid.uuid4().hex[:8]}")
         small = SmallStack(client, stack, store, coordinator, model, hosts, {}, run_id)
+        for host in hosts.values():
+            await _start_host(entered, small, host)
         entered.callback(_kill, small.processes)
         for number in processes:
             small.start_process(names[number])
@@ -221,15 +221,9 @@ async def _start_trainer(entered: AsyncExitStack, stack: Stack) -> None:
     entered.push_async_callback(end)
 
 
-async def _start_host(
-    entered: AsyncExitStack,
-    client: Client,
-    stack: Stack,
-    store: AsyncEngine,
-    coordinator: CoordinatorClient,
-    place: InProcessHost,
-) -> None:
+async def _start_host(entered: AsyncExitStack, small: SmallStack, place: InProcessHost) -> None:
     """As `workers.rollout.main` does."""
+    client, stack, store, coordinator = small.client, small.stack, small.store, small.coordinator
     host = Host(place.instance, place.make_engine, PublishedWeights(store, (FileTransport(stack.weights_dir),)))
     writer, stopping = SegmentWriter(store), asyncio.Event()
     activities = HeldActivities(place, host, Generator(host, TurnStore(store), writer), stopping)
