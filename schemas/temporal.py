@@ -23,8 +23,8 @@ DYNAMIC_CONFIG: dict[str, str] = {
     "matching.numTaskqueueWritePartitions": "1",
 }
 """Without the first two, a server with few shards adds up to 50 ms to every hop; above the default of ten updates in
-flight, one workflow's throughput collapses. The server walks through all queue tasks done since the last acknowledgement
-whenever a new one comes: with the default of 30 seconds that is a tenth of its processor time."""
+flight, one workflow's throughput collapses. The server walks through all queue tasks done since the last
+acknowledgement whenever a new one comes: with the default of 30 seconds that is a tenth of its processor time."""
 
 
 def dev_server_flags() -> list[str]:
