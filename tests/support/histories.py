@@ -1,8 +1,8 @@
 """Workflow histories: replaying them against the code of today, and files of recorded ones."""
 
 import json
+import re
 from pathlib import Path
-from typing import Any
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHistory
@@ -13,6 +13,7 @@ from psrl.workers.orchestrator import WORKFLOWS
 
 FOLDER = Path(__file__).parents[1] / "histories"
 LOCAL_ACTIVITY = "core_local_activity"
+PROCESS_NAME = r'"\d+@[^"]+"'
 
 
 async def replay(history: WorkflowHistory) -> None:
@@ -37,17 +38,11 @@ def local_activities(history: WorkflowHistory) -> int:
 
 def write(history: WorkflowHistory, file: Path) -> None:
     """Without the names of the machines and processes that took part."""
-    events = _without_identity(json.loads(history.to_json()))
-    content = {"workflow_id": history.workflow_id, "history": events}
-    file.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    content = {"workflow_id": history.workflow_id, "history": json.loads(history.to_json())}
+    told = json.dumps(content, indent=1, sort_keys=True) + "\n"
+    file.write_text(re.sub(PROCESS_NAME, '"worker"', told), encoding="utf-8")
 
 
 def read(file: Path) -> WorkflowHistory:
     content = json.loads(file.read_text(encoding="utf-8"))
     return WorkflowHistory.from_json(content["workflow_id"], content["history"])
-
-
-def _without_identity(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: "worker" if key == "identity" else _without_identity(inner) for key, inner in value.items()}
-    return [_without_identity(inner) for inner in value] if isinstance(value, list) else value
