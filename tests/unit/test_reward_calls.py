@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from itertools import repeat
@@ -95,7 +96,8 @@ async def test_one_hanging_reward_fails_alone_and_the_event_loop_stays_free(name
     results = await score(name, "a", "x", "b", timeout_s=0.3, max_attempts=1)
     assert outcomes(results) == [ScoreOutcome.SCORED, ScoreOutcome.FAILED, ScoreOutcome.SCORED]
     assert "no result within reward.timeout_s=0.3" in results[1].error
-    assert lag[0] < 0.2
+    # A reward that blocked this loop would hold it until the test releases it.
+    assert lag[0] < 5
 
 
 async def test_after_an_async_reward_blocked_its_loop_each_call_has_a_thread() -> None:
@@ -129,15 +131,16 @@ async def test_a_cancelled_score_leaves_its_thread_counted() -> None:
 
 
 async def test_slow_rewards_run_side_by_side() -> None:
+    all_at_once = threading.Barrier(64)
+
     def slow(_: RewardSample) -> float:
-        time.sleep(0.1)
+        all_at_once.wait(timeout=60)
         return 1.0
 
     section = RewardSection(function="x:y", max_concurrency=64)
     calls = RewardCalls(slow, 64, 60)
-    started = time.monotonic()
-    await asyncio.gather(*(score_one(calls, section, i, sample("")) for i in range(256)))
-    assert time.monotonic() - started < 1.5
+    scores = await asyncio.gather(*(score_one(calls, section, i, sample("")) for i in range(256)))
+    assert {item.reward for item in scores} == {1.0}
 
 
 async def test_a_reward_that_exits_fails_its_trajectory_not_the_worker() -> None:
