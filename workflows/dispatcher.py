@@ -31,8 +31,10 @@ class Dispatcher:
         self._patience_s = settings.DISPATCH_RETRY_S / 2
 
     def wake(self) -> None:
-        """Something changed: a place became free, a version was published, an instance serves."""
+        """Something changed: a place became free, a version was published, an instance serves. The coordinator may hear
+        of it a moment later than we do, so a refusal is followed by another question soon."""
         self._wanted = True
+        self._patience_s = settings.DISPATCH_RETRY_S / 2
 
     def finish(self) -> None:
         """Complete the wave in progress, then return from `run`."""

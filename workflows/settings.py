@@ -41,7 +41,7 @@ DISPATCH_WAVE = 32
 """Groups started by one activity call: bounded waves keep the server responsive."""
 DISPATCH_RETRY_S = 1.0
 """First pause before the coordinator is asked again when no instance has room; doubles up to the next number."""
-DISPATCH_RETRY_MAX_S = 16.0
+DISPATCH_RETRY_MAX_S = 8.0
 ROUTE_RETRY_S = 1.0
 """Pause before a trajectory that found no place asks again."""
 RESTART_BUDGET = 5
