@@ -88,6 +88,8 @@ class Shape:
                 "deployment": {"n_rollout_instances": self.instances},
                 "rollout_coordination": {"routing_strategy": {"max_concurrent_seqs_per_instance": self.seqs}},
             },
+            # Nothing is trained; with it, groups of one would be refused.
+            "algorithm": {"norm_adv_by_std_in_grpo": False},
             "rollout": {"dtype": "float32", "kv_cache_gb": self.kv_cache_gb},
             "reward": {"function": self.reward},
         }
