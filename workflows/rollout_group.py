@@ -42,7 +42,7 @@ class RolloutGroup:
         report = self._judge()
         workflow.set_current_details(self._trace(report))
         await self._tell_run(report)
-        # With the same workflow task as the end: the server then writes its list of workflows once instead of twice.
+        # After the report: the run hears of the group one workflow task earlier.
         workflow.upsert_search_attributes(
             [STATE.value_set(report.outcome.value)]
             + ([REWARD.value_set(report.reward_mean)] if report.reward_mean is not None else [])
