@@ -24,12 +24,15 @@ from tests.support.tiny_model import make_tiny_model
 GOAL = 0.90
 QUICK_START = REPOSITORY / ".cache/arithmetic/model"
 EOS = 2
+MEDIUM, TINY = 1024, 128
+"""Hidden sizes of random models. A trajectory of the tiny one costs its engine no more processor time than the control
+plane: the worst case, which no model worth training is near."""
 
 
-def long_shape(folder: Path, instances: int) -> Shape:
+def long_shape(folder: Path, instances: int, hidden: int = MEDIUM) -> Shape:
     """Answers of 256 tokens, 64 sequences per engine."""
     return Shape(
-        model=_endless_model(folder / "model"),
+        model=_endless_model(folder / f"model-{hidden}", hidden),
         prompts=write_jsonl(folder / "prompts.jsonl", sums(64, first=100)),
         prompt_tokens=32,
         new_tokens=256,
@@ -57,8 +60,9 @@ async def measure() -> None:
     with tempfile.TemporaryDirectory(prefix="psrl-bench-") as name:
         folder = Path(name)
         for text, shape, groups in (
-            ("256-token answers, 1 engine", long_shape(folder, 1), 48),
-            ("256-token answers, 2 engines", long_shape(folder, 2), 64),
+            ("256-token answers, medium model, 1 engine", long_shape(folder, 1), 16),
+            ("256-token answers, medium model, 2 engines", long_shape(folder, 2), 32),
+            ("256-token answers, tiny model, 1 engine", long_shape(folder, 1, TINY), 32),
             ("quick start: 6-token answers, 2 engines", short_shape(folder), 96),
         ):
             await compare(text, shape, groups)
@@ -131,10 +135,10 @@ async def _hear(process: asyncio.subprocess.Process, start: str) -> str:
     raise RuntimeError("vLLM ended before it answered")
 
 
-def _endless_model(folder: Path) -> Path:
+def _endless_model(folder: Path, hidden: int) -> Path:
     """Random weights whose end-of-answer token has next to no probability, so that answers have their full length."""
     if not folder.exists():
-        make_tiny_model(folder, context_tokens=512, hidden=128)
+        make_tiny_model(folder, context_tokens=512, hidden=hidden)
         file = folder / "model.safetensors"
         tensors = load_file(file)
         embedding = tensors["model.embed_tokens.weight"].clone()

@@ -21,8 +21,9 @@ from psrl.schemas.ids import RunId, Version
 from psrl.schemas.weights import WeightProbe
 from psrl.workers.rollout.source import PublishedWeights
 from tests.benchmarks.assembly import RUN, Assembly, assembled, version_of
-from tests.benchmarks.generation import long_shape
+from tests.benchmarks.generation import TINY, long_shape
 from tests.support.postgres import running_postgres
+from tests.support.rollout import add_group
 
 TENSORS, ROWS, COLUMNS = 32, 2048, 2048
 """32 float32 matrices: 0.54 GB."""
@@ -55,7 +56,7 @@ async def measure() -> None:
         finally:
             await store.dispose()
     with tempfile.TemporaryDirectory(prefix="psrl-bench-") as name:
-        async with assembled(long_shape(Path(name), 1)) as assembly:
+        async with assembled(long_shape(Path(name), 1, TINY)) as assembly:
             await _updates(assembly)
 
 
@@ -64,6 +65,7 @@ async def _transport(store: AsyncEngine, root: Path) -> None:
     size = sum(tensor.nbytes for tensor in tensors.values()) / 1e9
     run, transport, clock = RunId("transport"), FileTransport(root), Clock()
     probe = WeightProbe(token_ids=(1, 2), logprobs=(0.0,))
+    await add_group(store, run=run)  # a version belongs to a run
     for number in range(ROUNDS):
         with clock.timed("copy"):
             copies = [torch.empty_like(tensor).copy_(tensor) for tensor in tensors.values()]
