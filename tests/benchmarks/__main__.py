@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks [name …]`: every measurement, or those named."""
+"""`python -m tests.benchmarks [name …]`: the measurements of `BY_DEFAULT`, or those named."""
 
 import asyncio
 import sys
@@ -11,14 +11,16 @@ MEASUREMENTS = {
     "control": control_cost.measure,
     "latency": latency.measure,
     "weights": weights.measure,
+    "saturated": generation.measure_saturated,
 }
+BY_DEFAULT = ("generation", "control", "latency", "weights")
 
 
 def main(names: list[str]) -> None:
     unknown = [name for name in names if name not in MEASUREMENTS]
     if unknown:
         sys.exit(f"unknown measurement {unknown[0]!r}; allowed: {', '.join(MEASUREMENTS)}")
-    for name in names or MEASUREMENTS:
+    for name in names or BY_DEFAULT:
         began = time.monotonic()
         print(f"== {name}", flush=True)
         asyncio.run(MEASUREMENTS[name]())

@@ -15,7 +15,7 @@ from tests.benchmarks.cpu_time import cpu_seconds, spent
 from tests.support.runs import sums, write_jsonl
 from tests.support.tiny_model import make_tiny_model
 
-GROUPS, WARM_UP = 192, 48
+GROUPS, WARM_UP = 128, 48
 CONTROL = ("temporal", "orchestrator")
 GOAL_MS = 15.0
 
