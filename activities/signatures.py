@@ -5,7 +5,16 @@ Importing this module loads nothing heavy: it is what the workflow sandbox sees 
 
 from temporalio import activity
 
-from ..schemas.messages.data import Admission, AdmitRequest, DrawRequest, DrawResult, DrawValidationRequest
+from ..schemas.messages.data import (
+    Admission,
+    AdmitRequest,
+    DrawRequest,
+    DrawResult,
+    DrawValidationRequest,
+    ReopenRun,
+    Restored,
+    RestoreRequest,
+)
 from ..schemas.messages.rewards import ScoreRequest, ScoreResult
 from ..schemas.messages.rollout import (
     DispatchPlan,
@@ -47,6 +56,12 @@ from ..schemas.messages.training import (
 @activity.defn
 async def admit_run(request: AdmitRequest) -> Admission:
     """Validate configuration, data, model directory and reward; create the run's row."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def restore_run(request: RestoreRequest) -> Restored:
+    """Find out from the store where an ended run goes on."""
     raise NotImplementedError
 
 
@@ -122,6 +137,12 @@ async def record_evaluation(request: EvaluationReport) -> None:
 @activity.defn
 async def record_run(request: RunStatus) -> None:
     """Store the run's phase and reason."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def reopen_run(request: ReopenRun) -> None:
+    """Record that an ended run goes on."""
     raise NotImplementedError
 
 

@@ -44,6 +44,10 @@ class RunExists(UserError):
     """The run id is taken."""
 
 
+class NothingToResume(UserError):
+    """The run has trained every step it can."""
+
+
 class RunUnknown(UserError):
     """No run of this name is in the store."""
 

@@ -15,6 +15,7 @@ from temporalio.worker import Worker
 from ..activities.data.admit import Admit
 from ..activities.data.dataset import DatasetCache
 from ..activities.data.draw import Draw
+from ..activities.data.restore import Restore
 from ..activities.rewards.score import Rewards
 from ..activities.store.engine import async_engine
 from ..activities.store.migrate import require_current
@@ -57,6 +58,7 @@ def cpu_worker(client: Client, store: AsyncEngine, instances: int | None) -> Wor
         task_queue=CPU_QUEUE,
         activities=[
             Admit(store, datasets, instances).admit_run,
+            Restore(store, datasets, instances).restore_run,
             draw.draw_groups,
             draw.draw_validation,
             Rewards(store).score,

@@ -66,6 +66,7 @@ def orchestrator(
             store.record_step,
             store.record_evaluation,
             store.record_run,
+            store.reopen_run,
             routing.route,
             routing.plan_dispatch,
         ],

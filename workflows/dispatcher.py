@@ -18,14 +18,19 @@ with workflow.unsafe.imports_passed_through():
     from . import settings
     from .dispatch import Wave, groups_still_needed, plan_wave
     from .ledger import Ledger
+    from .run_state import RunState
 
 
 class Dispatcher:
-    def __init__(self, run_id: RunId, config: RunConfig, ledger: Ledger, next_group: int, total_steps: int) -> None:
-        self.next_group = next_group
-        self.started_at: dict[GroupId, float] = {}
+    """Its public fields are the part of the run's state that it moves: which group and which place of the data come
+    next, and when each unfinished group was started."""
+
+    def __init__(self, run_id: RunId, config: RunConfig, ledger: Ledger, state: RunState) -> None:
+        self.next_group, self.next_place, self.redraw = state.next_group, state.next_place, list(state.redraw)
+        self.started_at: dict[GroupId, float] = dict(state.started_at)
         self.why_idle = ""
-        self._run_id, self._config, self._ledger, self._total_steps = run_id, config, ledger, total_steps
+        self._run_id, self._config, self._ledger = run_id, config, ledger
+        self._total_steps = state.admission.total_steps
         self._wanted = True
         self._finishing = False
         self._patience_s = settings.DISPATCH_RETRY_S / 2
@@ -90,12 +95,14 @@ class Dispatcher:
         self._ledger.reserve(wave.version, groups)
         self.started_at.update({group: workflow.time() for group in groups})
         first, self.next_group = self.next_group, self.next_group + wave.groups
+        places = tuple(self._next_place() for _ in groups)
         await workflow.execute_activity(
             signatures.draw_groups,
             DrawRequest(
                 run_id=self._run_id,
                 first=first,
                 tags=(wave.version,) * wave.groups,
+                places=places,
                 trajectories=self._config.psrl.offered_trajectories,
             ),
             task_queue=CPU_QUEUE,
@@ -112,6 +119,12 @@ class Dispatcher:
             schedule_to_close_timeout=settings.STORE_PATIENCE,
             retry_policy=settings.QUICK,
         )
+
+    def _next_place(self) -> int:
+        if self.redraw:
+            return self.redraw.pop(0)
+        self.next_place += 1
+        return self.next_place - 1
 
     def _template(self, version: int) -> StartGroup:
         psrl, reward = self._config.psrl, self._config.reward

@@ -28,7 +28,7 @@ with workflow.unsafe.imports_passed_through():
         instance_id,
         instance_workflow,
     )
-    from ..schemas.messages.data import Admission, AdmitRequest
+    from ..schemas.messages.data import Admission, AdmitRequest, ReopenRun, Restored, RestoreRequest
     from ..schemas.messages.rollout import EngineSpec, InstanceState, Sampling
     from ..schemas.messages.run import (
         CancelGroups,
@@ -62,10 +62,48 @@ async def admit(run: RunId, config: dict[str, object]) -> Admission:
         request,
         task_queue=CPU_QUEUE,
         summary="check configuration, data, model and reward",
-        start_to_close_timeout=timedelta(minutes=30),
+        start_to_close_timeout=settings.ADMISSION,
         schedule_to_start_timeout=timedelta(minutes=5),
         retry_policy=settings.SCORE_ATTEMPTS,
     )
+
+
+async def restore(run: RunId, accept_changed_data: bool) -> Restored:
+    return await workflow.execute_activity(
+        signatures.restore_run,
+        RestoreRequest(run_id=run, accept_changed_data=accept_changed_data),
+        task_queue=CPU_QUEUE,
+        summary="find out where the run goes on",
+        start_to_close_timeout=settings.ADMISSION,
+        schedule_to_start_timeout=timedelta(minutes=5),
+        retry_policy=settings.SCORE_ATTEMPTS,
+    )
+
+
+async def reopen(run: RunId, admission: Admission) -> None:
+    await workflow.execute_activity(
+        signatures.reopen_run,
+        ReopenRun(run_id=run, admission=admission),
+        summary="the run goes on",
+        start_to_close_timeout=settings.SHORT,
+        schedule_to_close_timeout=settings.STORE_PATIENCE,
+        retry_policy=settings.QUICK,
+    )
+
+
+async def retire_instances(run: RunId, config: RunConfig) -> None:
+    """Wait until no instance workflow of an earlier execution is left: one whose run was closed from outside notices
+    it within a lease, and writes the run down as failed."""
+    for instance in instances_of(config):
+        old = workflow.get_external_workflow_handle(instance_workflow(run, instance))
+        for _ in range(2 * int(settings.LEASE.total_seconds())):
+            try:
+                await old.signal("stop")
+            except ApplicationError:
+                break
+            await workflow.sleep(1)
+        else:
+            raise _never_came_up(f"the end of {instance} of the earlier execution", 2 * settings.LEASE, "")
 
 
 async def open_trainer(run: RunId, config: RunConfig) -> None:
@@ -245,13 +283,13 @@ async def record(status: RunStatus) -> None:
     )
 
 
-async def within(condition: Callable[[], bool], limit_s: float, what: str) -> None:
+async def within(condition: Callable[[], bool], limit: timedelta, what: str) -> None:
     """Raises when `condition` does not hold within the limit; names what was waited for (L11)."""
     try:
-        await workflow.wait_condition(condition, timeout=limit_s)
+        await workflow.wait_condition(condition, timeout=limit)
     except TimeoutError as error:
         raise ApplicationError(
-            f"{what} did not end within {limit_s:.0f} s", type="Unreachable", non_retryable=True
+            f"{what} did not end within {limit.total_seconds():.0f} s", type="Unreachable", non_retryable=True
         ) from error
 
 

@@ -14,6 +14,12 @@ class RunState(Message):
     """`Ledger.to_dict()`."""
     next_group: int = 0
     """Number of the next group to draw."""
+    next_place: int = 0
+    """Place of the data that is drawn next."""
+    redraw: tuple[int, ...] = ()
+    """Places to draw first: their groups were given up when the run ended before."""
+    open_batch: tuple[GroupId, ...] = ()
+    """Groups of a batch that was recorded before the run ended, and is trained first."""
     started_at: dict[GroupId, float] = {}
     """Start of every live group that is not complete, seconds since the epoch by workflow time."""
     instances: dict[InstanceId, InstanceChanged] = {}

@@ -18,6 +18,8 @@ TRAIN_HEARTBEAT = timedelta(seconds=30)
 TRAIN_PATIENCE = timedelta(hours=12)
 """One trainer stage, restarts of the trainer included."""
 WEIGHTS_PATIENCE = timedelta(minutes=30)
+ADMISSION = timedelta(minutes=30)
+"""Reading and tokenising a large data set."""
 LEASE = timedelta(seconds=60)
 """How often an instance makes sure that its run still exists."""
 SWEEP = timedelta(seconds=60)

@@ -1,14 +1,16 @@
 """One training run, from admission to the last published version. The workflow id is the run id.
 
-    admit -> bring up trainer and instances -> for every buffer: fill, consume, train, publish -> finish
+    admit or take up -> bring up trainer and instances -> for every buffer: fill, consume, train, publish -> finish
 
 The ledger, the data position and the run's phase live here and nowhere else. Groups report by signal, steps are child
-workflows, and the run continues as new after every buffer, so its history stays small however long it runs.
+workflows, and the run continues as new after every buffer, so its history stays small however long it runs. An ended
+run leaves everything in the store that another execution needs to take it up.
 Signals: `pause`, `resume`, `stop`. Queries: `status`, `ledger`.
 """
 
 import asyncio
 from collections.abc import Awaitable
+from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
@@ -28,16 +30,21 @@ with workflow.unsafe.imports_passed_through():
         RunStatus,
         StartRun,
         StartStep,
+        StepHeld,
         StepReport,
+        StopRun,
+        Wait,
     )
     from . import run_parts, settings
     from .dispatcher import Dispatcher
     from .ledger import Consumption, GroupState, Ledger
     from .run_health import barren, no_instance_left, why_barren, why_no_instance
+    from .run_restore import empty_ledger, take_up
     from .run_state import RunState
-    from .run_view import buffers, refused_status, run_status
+    from .run_view import buffers, refused_status, run_status, wait_for_groups, wait_for_person
     from .search import REWARD, RUN, STATE, STEP, VERSION
     from .train_step import TrainStep
+    from .waits import Waits
 
 
 @workflow.defn(failure_exception_types=[PsrlError])
@@ -52,8 +59,9 @@ class TrainingRun:
         self._run_id = RunId(workflow.info().workflow_id)
         self._phase = RunPhase.ADMITTING
         self._reason = ""
-        self._doing = "configuration, data, model and reward are being checked"
-        self._admitted = self._paused = self._stopping = False
+        self._waits = Waits()
+        self._held: StepHeld | None = None
+        self._admitted = self._paused = self._stopping = self._abandoning = False
         self._unmarked: dict[str, list[GroupId]] = {}
         self._instances: dict[InstanceId, InstanceChanged] = {}
         if start.carried is not None:
@@ -63,7 +71,7 @@ class TrainingRun:
     async def run(self, start: StartRun) -> RunResult:
         try:
             if start.carried is None:
-                await self._admit(start)
+                await (self._take_up(start) if start.resume else self._admit(start))
                 await self._bring_up()
             while not self._finished:
                 await self._one_buffer()
@@ -89,9 +97,17 @@ class TrainingRun:
         self._wake()
 
     @workflow.signal
-    def stop(self) -> None:
-        """Finish the step in progress, save a checkpoint, give up live groups, end."""
+    def stop(self, request: StopRun = StopRun()) -> None:  # noqa: B008 - frozen; people may leave the argument out
+        """End the run so that it can be resumed: unfinished groups are given up, complete ones and the position in the
+        data are kept. The step in progress is finished and a checkpoint saved, unless the request says `now`."""
         self._stopping = True
+        self._abandoning |= request.now
+
+    @workflow.signal
+    def step_held(self, held: StepHeld) -> None:
+        """From a step that somebody must help on, for example by freeing disk space. Nothing new starts meanwhile."""
+        self._held = held if held.reason else None
+        self._wake()
 
     @workflow.signal
     def group_report(self, report: GroupReport) -> None:
@@ -122,15 +138,16 @@ class TrainingRun:
 
     @workflow.query
     def status(self) -> RunStatus:
-        phase = RunPhase.PAUSED if self._paused and self._phase is RunPhase.RUNNING else self._phase
-        waiting = self._waiting_for()
+        phase = RunPhase.PAUSED if self._resting and self._phase is RunPhase.RUNNING else self._phase
+        reason = self._reason or (self._held.reason if self._held else "")
+        waits = self._current_waits()
         if not self._admitted:
-            return refused_status(self._run_id, phase, self._reason, waiting)
+            return refused_status(self._run_id, phase, reason, waits)
         return run_status(
             self._run_id,
             phase=phase,
-            reason=self._reason,
-            waiting_for=waiting,
+            reason=reason,
+            waits=waits,
             state=self._state,
             ledger=self._ledger,
             instances=self._instances,
@@ -144,29 +161,45 @@ class TrainingRun:
     # --- the stages of a run -----------------------------------------------------------------------------------------
 
     async def _admit(self, start: StartRun) -> None:
-        admission = await run_parts.admit(self._run_id, start.config)
-        config = RunConfig.model_validate(admission.config)
-        ledger = Ledger(
-            staleness=config.psrl.staleness,
-            batch_groups=config.psrl.staleness_buffer_entries,
-            offered_groups=config.psrl.offered_groups,
-        )
+        with self._waits.during(
+            "configuration, data, model and reward to be checked", "the cpu worker", settings.ADMISSION, "the run fails"
+        ):
+            admission = await run_parts.admit(self._run_id, start.config)
+        ledger = empty_ledger(RunConfig.model_validate(admission.config))
         self._restore(
             RunState(admission=admission, ledger=ledger.to_dict(), paused=self._paused, stopping=self._stopping)
         )
         workflow.upsert_search_attributes([RUN.value_set(self._run_id), STEP.value_set(0)])
 
+    async def _take_up(self, start: StartRun) -> None:
+        """Go on where an earlier execution of this run ended, from the store alone."""
+        with self._waits.during(
+            "the run's position to be read from the store", "the cpu worker", settings.ADMISSION, "the run fails"
+        ):
+            restored = await run_parts.restore(self._run_id, start.accept_changed_data)
+        config = RunConfig.model_validate(restored.admission.config)
+        with self._waits.during("the earlier execution's instances to end", "the orchestrator", 2 * settings.LEASE):
+            await run_parts.retire_instances(self._run_id, config)
+        taken_up = take_up(restored, config)
+        await run_parts.reopen(self._run_id, restored.admission)
+        self._restore(taken_up.state.model_copy(update={"paused": self._paused, "stopping": self._stopping}))
+        workflow.upsert_search_attributes([RUN.value_set(self._run_id), STEP.value_set(restored.version)])
+        await run_parts.cancel_groups(self._run_id, restored.unfinished, "aborted")
+        await self._give_up(taken_up.lost, "dropped")
+
     async def _bring_up(self) -> None:
-        """The trainer publishes version 0; each instance starts its engine and pulls it."""
+        """The trainer publishes version 0, unless it has; each instance starts its engine and pulls the newest."""
+        version, limit = self._ledger.version, timedelta(seconds=self._config.psrl.deployment.start_timeout_s)
         self._enter(RunPhase.STARTING)
         await self._record()
-        self._doing = "the trainer loads the model"
-        await run_parts.open_trainer(self._run_id, self._config)
-        await run_parts.start_instances(self._run_id, self._config, Version(0))
-        self._doing = "the first rollout instance to serve version 0"
-        await run_parts.first_instance(self._instances, self._config)
-        if self._config.data.val_files and self._config.trainer.val_before_train:
-            await self._evaluate(Version(0))
+        with self._waits.during("the trainer to load the model", "the trainer", limit, "the run fails"):
+            await run_parts.open_trainer(self._run_id, self._config)
+        await run_parts.start_instances(self._run_id, self._config, version)
+        what = f"the first rollout instance to serve version {version}"
+        with self._waits.during(what, "the rollout hosts", limit, "the run fails"):
+            await run_parts.first_instance(self._instances, self._config)
+        if self._config.data.val_files and self._config.trainer.val_before_train and not version:
+            await self._evaluate(version)
         self._enter(RunPhase.RUNNING)
         self._state = self._state.model_copy(update={"idle_since": workflow.time()})
         await self._record()
@@ -174,11 +207,11 @@ class TrainingRun:
     async def _one_buffer(self) -> None:
         """Keep the engines busy until this buffer can be consumed, then train on it while they go on."""
         beside = [
-            asyncio.create_task(self._dispatcher.run(lambda: self._paused)),
+            asyncio.create_task(self._dispatcher.run(lambda: self._resting)),
             asyncio.create_task(self._sweep()),
         ]
         try:
-            consumption = await self._wait_for_batch(beside)
+            consumption = self._open_batch() or await self._wait_for_batch(beside)
             if consumption is not None:
                 await self._train(consumption)
             self._dispatcher.finish()
@@ -188,13 +221,18 @@ class TrainingRun:
             for task in beside:
                 task.cancel()
 
+    def _open_batch(self) -> Consumption | None:
+        """The batch whose step the end of an earlier execution cut short."""
+        taken = self._state.open_batch
+        self._state = self._state.model_copy(update={"open_batch": ()})
+        return Consumption(self._ledger.version, taken) if taken else None
+
     async def _wait_for_batch(self, beside: list["asyncio.Task[None]"]) -> Consumption | None:
         """`None`: the run is to stop."""
-        self._doing = ""
         await workflow.wait_condition(
             lambda: (
                 self._stopping
-                or (self._ledger.ready and not self._paused)
+                or (self._ledger.ready and not self._resting)
                 or self._no_instance_left
                 or self._barren
                 or any(task.done() for task in beside)
@@ -212,26 +250,38 @@ class TrainingRun:
         assert consumption.taken is not None
         if consumption.dropped:
             await self._give_up(consumption.dropped, "dropped")
-        buffer = consumption.buffer
-        self._doing = f"the trainer to finish step {buffer} ({step_workflow(self._run_id, buffer)})"
-        report = await workflow.execute_child_workflow(
-            TrainStep.run,
-            StartStep(
-                run_id=self._run_id,
-                buffer=buffer,
-                taken=consumption.taken,
-                dropped=consumption.dropped,
-                checkpoint=self._due(buffer + 1, self._config.trainer.save_freq),
-                waited_s=workflow.time() - self._state.idle_since,
-            ),
-            id=step_workflow(self._run_id, buffer),
-            static_summary=f"step {buffer}: {len(consumption.taken)} groups",
-            search_attributes=run_parts.attributes(self._run_id, step=buffer),
+        start = StartStep(
+            run_id=self._run_id,
+            buffer=consumption.buffer,
+            taken=consumption.taken,
+            dropped=consumption.dropped,
+            checkpoint=self._due(consumption.buffer + 1, self._config.trainer.save_freq),
+            waited_s=workflow.time() - self._state.idle_since,
         )
-        await self._published(report)
+        what = f"step {start.buffer} to be trained ({step_workflow(self._run_id, start.buffer)})"
+        with self._waits.during(what, "the trainer", settings.TRAIN_PATIENCE, "the run fails"):
+            report = await self._step(start)
+        if report is not None:
+            await self._published(report)
+
+    async def _step(self, start: StartStep) -> StepReport | None:
+        """`None`: it was abandoned. What it had begun is found again by `resume`."""
+        step = await workflow.start_child_workflow(
+            TrainStep.run,
+            start,
+            id=step_workflow(self._run_id, start.buffer),
+            static_summary=f"step {start.buffer}: {len(start.taken)} groups",
+            search_attributes=run_parts.attributes(self._run_id, step=start.buffer),
+        )
+        await workflow.wait_condition(lambda: step.done() or self._abandoning)
+        self._held = None
+        if step.done():
+            return step.result()
+        step.cancel()
+        await asyncio.gather(step, return_exceptions=True)
+        return None
 
     async def _published(self, report: StepReport) -> None:
-        self._doing = ""
         version = Version(report.publish.version)
         self._ledger.publish(version)
         self._state = self._state.model_copy(
@@ -256,14 +306,15 @@ class TrainingRun:
     async def _finish(self) -> RunResult:
         phase = RunPhase.STOPPED if self._ledger.version < self._state.admission.total_steps else RunPhase.DONE
         self._enter(RunPhase.STOPPING)
-        await self._give_up(self._ledger.live_groups(), "aborted")
-        if phase is RunPhase.STOPPED and self._ledger.version:
-            self._doing = "the trainer to save a checkpoint"
-            await run_parts.save_checkpoint(self._run_id, self._ledger.version)
-        self._doing = f"validation rounds {list(self._state.evaluations)}"
-        await run_parts.within(
-            lambda: not self._state.evaluations, self._config.psrl.group_timeout_s, "the last validation round"
-        )
+        await self._let_go(everything=phase is RunPhase.DONE)
+        if phase is RunPhase.STOPPED and self._ledger.version and not self._abandoning:
+            with self._waits.during("a checkpoint", "the trainer", settings.TRAIN_PATIENCE, "the run fails"):
+                await run_parts.save_checkpoint(self._run_id, self._ledger.version)
+        if self._state.evaluations and not self._abandoning:
+            limit = timedelta(seconds=self._config.psrl.group_timeout_s)
+            what = f"validation of versions {', '.join(map(str, self._state.evaluations))}"
+            with self._waits.during(what, "the rollout instances", limit, "the run fails"):
+                await run_parts.within(lambda: not self._state.evaluations, limit, what)
         await self._give_back()
         self._enter(phase)
         await self._record()
@@ -280,7 +331,7 @@ class TrainingRun:
         self._enter(RunPhase.FAILED)
         if not self._admitted:
             return
-        for step in (self._give_up(self._ledger.live_groups(), "aborted"), self._give_back(), self._record()):
+        for step in (self._let_go(everything=False), self._give_back(), self._record()):
             await self._attempt(step)
 
     @staticmethod
@@ -307,6 +358,13 @@ class TrainingRun:
                 await self._give_up(late, "deadline")
                 self._wake()
 
+    async def _let_go(self, everything: bool) -> None:
+        """Groups that are complete stay for `resume`, unless the run is done."""
+        live = self._ledger.live_groups()
+        await self._give_up(
+            tuple(group for group in live if everything or self._ledger.state(group) is GroupState.RESERVED), "aborted"
+        )
+
     async def _give_up(self, groups: tuple[GroupId, ...], reason: str) -> None:
         for group in groups:
             self._dispatcher.started_at.pop(group, None)
@@ -326,10 +384,12 @@ class TrainingRun:
         await run_parts.start_evaluation(self._run_id, self._config, version)
 
     async def _give_back(self) -> None:
-        self._doing = "trainer and instances to be given back"
-        await run_parts.stop_instances(self._run_id, self._config)
-        await run_parts.close_trainer(self._run_id)
-        await run_parts.instances_stopped(self._instances, self._config)
+        with self._waits.during(
+            "trainer and instances to be given back", "their hosts", settings.LEASE, "they end with their leases"
+        ):
+            await run_parts.stop_instances(self._run_id, self._config)
+            await run_parts.close_trainer(self._run_id)
+            await run_parts.instances_stopped(self._instances, self._config)
 
     async def _record(self) -> None:
         await run_parts.record(self.status())
@@ -364,16 +424,22 @@ class TrainingRun:
         self._phase = phase
         workflow.upsert_search_attributes([STATE.value_set(phase.value)])
 
-    def _waiting_for(self) -> str:
+    @property
+    def _resting(self) -> bool:
+        """Nothing new is started: somebody paused the run, or a step is held."""
+        return self._paused or self._held is not None
+
+    def _current_waits(self) -> tuple[Wait, ...]:
         if self._phase in {RunPhase.DONE, RunPhase.STOPPED, RunPhase.FAILED}:
-            return ""
-        if self._doing:
-            return self._doing
-        if self._paused:
-            return "signal `resume`"
-        want, have = self._ledger.batch_groups, self._ledger.occupied_count
-        idle = f"; nothing new is started: {self._dispatcher.why_idle}" if self._dispatcher.why_idle else ""
-        return f"buffer {self._ledger.buffer}: {have} of {want} groups complete{idle}"
+            return ()
+        waits = self._waits.current
+        if self._held is not None:
+            waits = (wait_for_person(f"step {self._held.buffer}: {self._held.reason}"), *waits)
+        elif self._paused:
+            waits = (*waits, wait_for_person("signal `resume`"))
+        elif self._admitted and self._phase is RunPhase.RUNNING and not waits:
+            waits = (wait_for_groups(self._config, self._ledger, self._dispatcher, self._state.idle_since),)
+        return waits
 
     # --- carried state -----------------------------------------------------------------------------------------------
 
@@ -383,10 +449,7 @@ class TrainingRun:
         self._ledger = Ledger.from_dict(state.ledger)
         self._instances.update(state.instances)
         self._paused, self._stopping = state.paused, state.stopping
-        self._dispatcher = Dispatcher(
-            self._run_id, self._config, self._ledger, state.next_group, state.admission.total_steps
-        )
-        self._dispatcher.started_at = dict(state.started_at)
+        self._dispatcher = Dispatcher(self._run_id, self._config, self._ledger, state)
         self._admitted, self._phase = True, RunPhase.RUNNING
         workflow.set_current_details(f"step {self._ledger.version} of {state.admission.total_steps}")
 
@@ -395,6 +458,8 @@ class TrainingRun:
             update={
                 "ledger": self._ledger.to_dict(),
                 "next_group": self._dispatcher.next_group,
+                "next_place": self._dispatcher.next_place,
+                "redraw": tuple(self._dispatcher.redraw),
                 "started_at": self._dispatcher.started_at,
                 "instances": self._instances,
                 "paused": self._paused,

@@ -59,19 +59,21 @@ class Admit:
 
     def _check(self, request: AdmitRequest) -> Checked:
         config = parse_config(request.config)
-        self._check_instances(config)
+        check_instances(config, self._instances)
         check_model(config)
         load_reward(config.reward.function)
         dataset = self._datasets.load(config)
         return Checked(config, dataset, total_steps(config, len(dataset.train)))
 
-    def _check_instances(self, config: RunConfig) -> None:
-        wanted = config.psrl.deployment.n_rollout_instances
-        if self._instances is not None and wanted > self._instances:
-            raise ConfigError(
-                f"psrl.deployment.n_rollout_instances={wanted}, but this stack has {self._instances}; "
-                f"allowed: 1 to {self._instances}, or start a larger stack"
-            )
+
+def check_instances(config: RunConfig, available: int | None) -> None:
+    """Raises `ConfigError` when the run wants more rollout instances than there are."""
+    wanted = config.psrl.deployment.n_rollout_instances
+    if available is not None and wanted > available:
+        raise ConfigError(
+            f"psrl.deployment.n_rollout_instances={wanted}, but this stack has {available}; "
+            f"allowed: 1 to {available}, or start a larger stack"
+        )
 
 
 def total_steps(config: RunConfig, prompts: int) -> int:
@@ -86,16 +88,22 @@ def total_steps(config: RunConfig, prompts: int) -> int:
     return min(by_data, config.trainer.total_training_steps or by_data)
 
 
+def admission_of(checked: Checked) -> Admission:
+    return Admission(
+        config=checked.config.model_dump(mode="json"),
+        total_steps=checked.total_steps,
+        prompts=len(checked.dataset.train),
+        skipped_too_long=checked.dataset.skipped_too_long,
+        validation_prompts=len(checked.dataset.validation),
+        data_fingerprint=checked.dataset.fingerprint,
+    )
+
+
 def _row(request: AdmitRequest, checked: Checked) -> dict[str, object]:
     return {
+        **admission_of(checked).model_dump(mode="json", exclude={"schema_version"}),
         "run_id": request.run_id,
         "workflow_run_id": request.workflow_run_id,
-        "config": checked.config.model_dump(mode="json"),
-        "total_steps": checked.total_steps,
-        "prompts": len(checked.dataset.train),
-        "skipped_too_long": checked.dataset.skipped_too_long,
-        "validation_prompts": len(checked.dataset.validation),
-        "data_fingerprint": checked.dataset.fingerprint,
         "phase": RunPhase.ADMITTING.value,
     }
 

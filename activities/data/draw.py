@@ -42,8 +42,9 @@ class Draw:
         run, dataset = await self._open(request.run_id)
         data = run.config.data
         rows: list[dict[str, Any]] = []
-        for number, tag in enumerate(request.tags, start=request.first):
-            place = place_of(number, len(dataset.train), data.shuffle, data.seed)
+        drawn = zip(request.tags, request.places, strict=True)
+        for number, (tag, at) in enumerate(drawn, start=request.first):
+            place = place_of(at, len(dataset.train), data.shuffle, data.seed)
             prompt = dataset.train[place.prompt]
             key = {"run_id": request.run_id, "group_id": training_group(number), "version_tag": tag}
             rows.append({**key, "purpose": Purpose.TRAIN.value, **_prompt_columns(place, prompt)})

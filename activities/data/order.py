@@ -1,4 +1,4 @@
-"""The order in which prompts are drawn: group `n` is prompt `n mod P` of epoch `n div P`.
+"""The order in which prompts are drawn: place `n` is prompt `n mod P` of epoch `n div P`.
 
 Promises: every prompt once per epoch, and the same (seed, epoch) gives the same order in every process, so that the
 position of a run is one number.
@@ -18,7 +18,7 @@ class Place(NamedTuple):
 
 
 def place_of(number: int, prompts: int, shuffle: bool, seed: int) -> Place:
-    """What the `number`-th group of a run draws."""
+    """What the `number`-th place of a run's data holds."""
     epoch, position = divmod(number, prompts)
     return Place(epoch, position, permutation(prompts, seed, epoch)[position] if shuffle else position)
 

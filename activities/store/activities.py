@@ -6,12 +6,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio import activity
 
 from ...schemas.ids import GroupId, RunId
+from ...schemas.messages.data import ReopenRun
 from ...schemas.messages.run import EvaluationReport, RunStatus, StepReport
 from ...schemas.messages.training import BatchInfo, BatchRequest
 from ..boundary import boundary
 from .batches import record_batch
 from .groups import exit_status, mark_groups
-from .records import store_evaluation, store_run, store_step
+from .records import reopen_run, store_evaluation, store_run, store_step
 
 
 class StoreActivities:
@@ -37,6 +38,11 @@ class StoreActivities:
     @boundary
     async def record_run(self, request: RunStatus) -> None:
         await store_run(self._engine, request)
+
+    @activity.defn(name="reopen_run")
+    @boundary
+    async def reopen_run(self, request: ReopenRun) -> None:
+        await reopen_run(self._engine, request)
 
     async def mark_groups(self, run_id: RunId, groups: Sequence[GroupId], reason: str) -> None:
         """The store's half of `cancel_groups`."""

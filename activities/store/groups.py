@@ -10,8 +10,9 @@ from ...schemas.tables import Group, Trajectory
 
 LIVE = ("live", "complete")
 """Statuses of groups that may still be trained on."""
-EXITS = ("filtered", "failed", "aborted", "dropped")
-"""Statuses of groups that left without being trained on."""
+EXITS = ("filtered", "failed", "aborted", "dropped", "deadline")
+"""Statuses of groups that left without being trained on. `aborted` alone means that the run ended first: its prompt is
+drawn again when the run is resumed."""
 
 
 def exit_status(reason: str) -> str:

@@ -7,6 +7,7 @@ from sqlalchemy import func, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from ...schemas.messages.data import ReopenRun
 from ...schemas.messages.run import EvaluationReport, RunPhase, RunStatus, StepReport
 from ...schemas.tables import EvaluationResult, Run, StepMetric
 
@@ -40,6 +41,14 @@ async def store_evaluation(engine: AsyncEngine, report: EvaluationReport) -> Non
                 index_elements=[EvaluationResult.run_id, EvaluationResult.version], set_=values
             )
         )
+
+
+async def reopen_run(engine: AsyncEngine, request: ReopenRun) -> None:
+    """An ended run goes on, perhaps with other data than before. Idempotent."""
+    admission = request.admission.model_dump(mode="json", exclude={"schema_version", "config"})
+    values = {**admission, "phase": RunPhase.STARTING.value, "reason": "", "finished_at": None}
+    async with engine.begin() as connection:
+        await connection.execute(update(Run).where(Run.run_id == request.run_id).values(values))
 
 
 async def store_run(engine: AsyncEngine, status: RunStatus) -> None:

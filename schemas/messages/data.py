@@ -39,14 +39,59 @@ class Admission(Message):
     data_fingerprint: str
 
 
+class RestoreRequest(Message):
+    """Find out from the store where an ended run can go on. Reads only."""
+
+    run_id: RunId
+    accept_changed_data: bool = False
+    """Go on although the data files differ from those the run was admitted with: a new epoch begins with them."""
+
+
+class KeptGroup(Message):
+    """A group that was complete and scored when the run ended: nothing of it is generated again."""
+
+    group_id: GroupId
+    version_tag: int
+
+
+class Restored(Message):
+    """Where an ended run goes on: what was *trained on* decides, not what was drawn (L12)."""
+
+    admission: Admission
+    version: int
+    """Steps that were finished and recorded."""
+    batch: tuple[GroupId, ...] = ()
+    """Groups of a batch that was recorded, but whose step was not: it is trained first. Empty: there is none."""
+    kept: tuple[KeptGroup, ...] = ()
+    """In order of completion."""
+    unfinished: tuple[GroupId, ...] = ()
+    """Groups that the run left behind half done: they are given up, their prompts are drawn again."""
+    redraw: tuple[int, ...] = ()
+    """Places whose group was given up by a stop or a failure of the run, in order."""
+    next_place: int = 0
+    next_group: int = 0
+    dropped: dict[str, int] = {}
+    """Groups that left without being trained on, by reason."""
+    reward_mean: float | None = None
+
+
+class ReopenRun(Message):
+    """Record that an ended run goes on, with what it was admitted with or with changed data that were accepted."""
+
+    run_id: RunId
+    admission: Admission
+
+
 class DrawRequest(Message):
     """Write the next groups of the training data to the store. Idempotent by group id."""
 
     run_id: RunId
     first: int
-    """Number of the first group; group n is prompt `n mod prompts` of epoch `n div prompts`."""
+    """Number of the first group."""
     tags: tuple[int, ...]
     """Version tag of each group, in order; its length is how many groups are drawn."""
+    places: tuple[int, ...]
+    """Place of each group in the data: place p is prompt `p mod prompts` of epoch `p div prompts`."""
     trajectories: int
     """Trajectory rows per group (N')."""
 

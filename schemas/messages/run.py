@@ -27,17 +27,50 @@ class RunPhase(StrEnum):
     DONE = "done"
     """Every step was trained."""
     STOPPED = "stopped"
-    """Ended early on request; the last checkpoint holds the state."""
+    """Ended early on request; `resume` goes on from here."""
     FAILED = "failed"
-    """Ended by an error; `reason` says which."""
+    """Ended by an error; `reason` says which. `resume` goes on from here once that is repaired."""
 
 
 class StartRun(Message):
-    """Input of the `TrainingRun` workflow as people write it: `{"config": {...}}`. The workflow id is the run id."""
+    """Input of the `TrainingRun` workflow as people write it: `{"config": {...}}` for a new run, `{"resume": true}` for
+    one that was stopped or failed. The workflow id is the run id."""
 
-    config: dict[str, Any]
+    config: dict[str, Any] = {}
+    """Of a new run. A resumed one goes on with the configuration it was admitted with."""
+    resume: bool = False
+    accept_changed_data: bool = False
+    """With `resume`: go on although the data files have changed."""
     carried: dict[str, Any] | None = None
     """`RunState` of the execution that continued as this one; people leave it out."""
+
+
+class StopRun(Message):
+    """Signal `stop`. Both ways leave a state that `resume` goes on from."""
+
+    now: bool = False
+    """Abandon the step in progress; its batch is kept and trained first after `resume`. False: finish it."""
+
+
+class StepHeld(Message):
+    """Signal `step_held` from a step that cannot go on until somebody does something."""
+
+    buffer: int
+    reason: str
+    """Empty: it goes on."""
+
+
+class Wait(Message):
+    """Something a run waits for now (L11)."""
+
+    what: str
+    owner: str
+    """Who ends the wait."""
+    since: datetime
+    deadline: datetime | None = None
+    """When the owner is given up on; null: a person decides."""
+    otherwise: str = ""
+    """What happens at the deadline."""
 
 
 class GroupOutcome(StrEnum):
@@ -207,6 +240,8 @@ class RunStatus(Message):
     reward_mean: float | None = None
     validation_accuracy: float | None = None
     waiting_for: str = ""
+    """The first of `waits`, in one line."""
+    waits: tuple[Wait, ...] = ()
     instances: dict[str, str] = {}
     dropped: dict[str, int] = {}
     """Groups that were given up, by reason."""

@@ -116,7 +116,11 @@ class Assembly:
         """New groups, in the store."""
         first, self.drawn = self.drawn, self.drawn + count
         request = DrawRequest(
-            run_id=RUN, first=first, tags=(0,) * count, trajectories=self.config.psrl.offered_trajectories
+            run_id=RUN,
+            first=first,
+            tags=(0,) * count,
+            places=tuple(range(first, first + count)),
+            trajectories=self.config.psrl.offered_trajectories,
         )
         return (await Draw(self.store, DatasetCache()).draw_groups(request)).groups
 

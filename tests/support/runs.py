@@ -64,7 +64,8 @@ async def admit(engine: AsyncEngine, values: dict[str, Any], run_id: RunId = RUN
 
 
 async def draw(engine: AsyncEngine, tags: Sequence[int], trajectories: int = 2, first: int = 0) -> tuple[GroupId, ...]:
-    request = DrawRequest(run_id=RUN, first=first, tags=tuple(tags), trajectories=trajectories)
+    places = tuple(range(first, first + len(tags)))
+    request = DrawRequest(run_id=RUN, first=first, tags=tuple(tags), places=places, trajectories=trajectories)
     return (await Draw(engine, DatasetCache()).draw_groups(request)).groups
 
 

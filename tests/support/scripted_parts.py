@@ -28,7 +28,17 @@ from psrl.schemas.ids import (
     training_group,
     validation_group,
 )
-from psrl.schemas.messages.data import Admission, AdmitRequest, DrawRequest, DrawResult, DrawValidationRequest
+from psrl.schemas.messages.data import (
+    Admission,
+    AdmitRequest,
+    DrawRequest,
+    DrawResult,
+    DrawValidationRequest,
+    KeptGroup,
+    ReopenRun,
+    Restored,
+    RestoreRequest,
+)
 from psrl.schemas.messages.rewards import Score, ScoreOutcome, ScoreRequest, ScoreResult
 from psrl.schemas.messages.rollout import (
     DispatchPlan,
@@ -90,10 +100,12 @@ class ScriptedParts:
         self.prompts, self.total_steps = prompts, total_steps
         self.validation_prompts = 4
         self.room_groups = 8
+        self.admission: Admission | None = None
         self.versions: dict[InstanceId, int] = {}
         self.paused: set[InstanceId] = set()
         self.published: set[int] = set()
         self.tags: dict[GroupId, int] = {}
+        self.places: dict[GroupId, int] = {}
         self.generated: list[GenerateRequest] = []
         self.scored: dict[tuple[GroupId, int], float] = {}
         self.batches: dict[int, BatchRequest] = {}
@@ -138,7 +150,7 @@ class ScriptedParts:
     async def admit_run(self, request: AdmitRequest) -> Admission:
         await self.on_admit(request)
         config = parse_config(request.config)
-        return Admission(
+        self.admission = Admission(
             config=config.model_dump(mode="json"),
             total_steps=self.total_steps,
             prompts=self.prompts,
@@ -146,11 +158,40 @@ class ScriptedParts:
             validation_prompts=self.validation_prompts,
             data_fingerprint="f",
         )
+        return self.admission
+
+    @activity.defn(name="restore_run")
+    async def restore_run(self, request: RestoreRequest) -> Restored:
+        """From what this object recorded, as the real one from the store."""
+        version = len(self.steps)
+        batch = self.batches.get(version)
+        gone = set(self.trained) | set(self.cancelled)
+        scored = {group for group in self.tags if all((group, i) in self.scored for i in range(2))}
+        unfinished = tuple(group for group in self.tags if group not in gone | scored)
+        aborted = [group for group, reason in self.cancelled.items() if reason == "aborted"]
+        assert self.admission is not None
+        return Restored(
+            admission=self.admission,
+            version=version,
+            batch=batch.taken if batch else (),
+            kept=tuple(
+                KeptGroup(group_id=group, version_tag=self.tags[group]) for group in self.tags if group in scored - gone
+            ),
+            unfinished=unfinished,
+            redraw=tuple(sorted(self.places[group] for group in [*aborted, *unfinished])),
+            next_place=max(self.places.values(), default=-1) + 1,
+            next_group=len(self.tags),
+        )
+
+    @activity.defn(name="reopen_run")
+    async def reopen_run(self, request: ReopenRun) -> None:
+        self.phases.append("reopened")
 
     @activity.defn(name="draw_groups")
     async def draw_groups(self, request: DrawRequest) -> DrawResult:
         groups = tuple(training_group(request.first + i) for i in range(len(request.tags)))
         self.tags.update(zip(groups, request.tags, strict=True))
+        self.places.update(zip(groups, request.places, strict=True))
         return DrawResult(groups=groups)
 
     @activity.defn(name="draw_validation")
@@ -275,13 +316,14 @@ class ScriptedParts:
         orchestration += [
             self.record_evaluation,
             self.record_run,
+            self.reopen_run,
             groups.start_groups,
             groups.cancel_groups,
             groups.collect_reports,
         ]
         trainer = [self.open_trainer, self.compute_log_probs, self.compute_advantages, self.update]
         trainer += [self.publish, self.checkpoint, self.close_trainer]
-        cpu = [self.admit_run, self.draw_groups, self.draw_validation, self.score]
+        cpu = [self.admit_run, self.restore_run, self.draw_groups, self.draw_validation, self.score]
         async with AsyncExitStack() as entered:
             workers = [
                 Worker(

@@ -1,0 +1,187 @@
+"""Where an ended run goes on, read from the store (L12: what was trained on decides, not what was drawn).
+
+Promises: nothing is written, so the call may be repeated; a prompt that was trained on is not drawn again in its epoch;
+a prompt whose group the end of the run cut short is drawn again; a group that was complete is kept and not generated
+again; a batch that was recorded, but whose step was not, comes first and unchanged.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, TextClause, bindparam, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from temporalio import activity
+
+from ...schemas.config import RunConfig, parse_config
+from ...schemas.errors import DataError, NothingToResume, RunUnknown
+from ...schemas.ids import GroupId, RunId
+from ...schemas.messages.data import Admission, KeptGroup, Restored, RestoreRequest
+from ...schemas.messages.run import RunPhase
+from ...schemas.tables import Run
+from ..boundary import boundary
+from ..heartbeat import heartbeating
+from ..rewards.load import load_reward
+from ..store.groups import EXITS
+from .admit import Checked, admission_of, check_instances, total_steps
+from .dataset import DatasetCache, fingerprint
+from .model_dir import check_model
+
+STEPS = text("SELECT count(*), max(buffer) FROM step_metrics WHERE run_id = :run")
+
+OPEN_BATCH = text(
+    """
+    SELECT m.group_id FROM batch_members m
+    WHERE m.run_id = :run AND m.buffer = :buffer GROUP BY m.group_id ORDER BY m.group_id
+    """
+)
+
+LEFT_BEHIND = text(
+    """
+    SELECT group_id, version_tag, epoch, position FROM groups
+    WHERE run_id = :run AND purpose = 'train' AND status IN ('live', 'complete') ORDER BY group_id
+    """
+)
+
+SCORED = text(
+    """
+    SELECT group_id, count(*), min(reward), max(reward), max(scored_at)
+    FROM (
+        SELECT group_id, reward, scored_at, row_number() OVER (PARTITION BY group_id ORDER BY scored_at, index) AS place
+        FROM trajectories
+        WHERE run_id = :run AND group_id = ANY(:groups) AND status = 'scored' AND reward IS NOT NULL
+    ) scored
+    WHERE place <= :needed GROUP BY group_id HAVING count(*) = :needed ORDER BY max(scored_at), group_id
+    """
+)
+"""Of each complete group: the N trajectories that count, in order of completion."""
+
+CUT_SHORT = text(
+    """
+    SELECT epoch, position FROM groups WHERE run_id = :run AND purpose = 'train'
+    GROUP BY epoch, position HAVING bool_and(status = 'aborted') ORDER BY epoch, position
+    """
+)
+
+NEWEST_GROUP = text(
+    """
+    SELECT group_id FROM groups WHERE run_id = :run AND purpose = 'train'
+    ORDER BY length(group_id) DESC, group_id DESC LIMIT 1
+    """
+)
+
+FARTHEST = text(
+    """
+    SELECT epoch, position FROM groups WHERE run_id = :run AND purpose = 'train'
+    ORDER BY epoch DESC, position DESC LIMIT 1
+    """
+)
+
+LEFT: TextClause = text(
+    """
+    SELECT status, count(*) FROM groups
+    WHERE run_id = :run AND purpose = 'train' AND status IN :exits GROUP BY status ORDER BY status
+    """
+).bindparams(bindparam("exits", value=list(EXITS), expanding=True))
+
+LAST_REWARD = text(
+    "SELECT metrics->'batch'->>'reward_mean' FROM step_metrics WHERE run_id = :run ORDER BY buffer DESC LIMIT 1"
+)
+
+
+class Restore:
+    def __init__(self, engine: AsyncEngine, datasets: DatasetCache, instances: int | None) -> None:
+        self._engine, self._datasets, self._instances = engine, datasets, instances
+
+    @activity.defn(name="restore_run")
+    @boundary
+    async def restore_run(self, request: RestoreRequest) -> Restored:
+        """Raises `RunUnknown`, `NothingToResume`, and what admission raises for files that are no longer usable."""
+        async with self._engine.connect() as connection:
+            run = await _run(connection, request.run_id)
+        async with heartbeating():
+            checked = await asyncio.to_thread(self._check, run, request.accept_changed_data)
+        changed = checked.dataset.fingerprint != run.data_fingerprint
+        async with self._engine.connect() as connection:
+            return await _restored(connection, run, admission_of(checked), changed)
+
+    def _check(self, run: Row[Any], accept_changed_data: bool) -> Checked:
+        config = parse_config(run.config)
+        check_instances(config, self._instances)
+        check_model(config)
+        load_reward(config.reward.function)
+        if fingerprint(config) == run.data_fingerprint:
+            return Checked(config, self._datasets.load(config), run.total_steps)
+        if not accept_changed_data:
+            raise DataError(
+                f"the data files of run {run.run_id!r} have changed since it was admitted (data.train_files, "
+                f"data.val_files or the tokenizer of model.path): its position in the data would mean other prompts. "
+                f"Restore them, or `psrl resume {run.run_id} --accept-changed-data`: a new epoch begins then"
+            )
+        dataset = self._datasets.load(config)
+        return Checked(config, dataset, total_steps(config, len(dataset.train)))
+
+
+async def _run(connection: AsyncConnection, run_id: RunId) -> Row[Any]:
+    row = (await connection.execute(select(Run.__table__).where(Run.run_id == run_id))).one_or_none()
+    if row is None:
+        raise RunUnknown(f"run {run_id!r} is not in the store; `psrl status` lists the runs that are")
+    if row.phase == RunPhase.DONE:
+        raise NothingToResume(f"run {run_id!r} is done: all {row.total_steps} steps were trained")
+    return row
+
+
+async def _restored(connection: AsyncConnection, run: Row[Any], admission: Admission, changed: bool) -> Restored:
+    key = {"run": run.run_id}
+    steps, last = (await connection.execute(STEPS, key)).one()
+    version = 0 if last is None else last + 1
+    if steps != version or version >= admission.total_steps:
+        raise NothingToResume(
+            f"run {run.run_id!r} has trained {steps} steps up to version {version}; the data allow "
+            f"{admission.total_steps}: nothing is left to resume"
+        )
+    config = parse_config(admission.config)
+    kept, unfinished = await _left_behind(connection, key, config)
+    place, redraw = await _position(connection, key, run.prompts, unfinished)
+    if changed:
+        # Old places name other prompts now: what was cut short stays counted as aborted, and a new epoch begins.
+        place, redraw = -(-place // run.prompts) * admission.prompts, ()
+    newest = await connection.scalar(NEWEST_GROUP, key)
+    reward = await connection.scalar(LAST_REWARD, key)
+    return Restored(
+        admission=admission,
+        version=version,
+        batch=tuple(await connection.scalars(OPEN_BATCH, {**key, "buffer": version})),
+        kept=kept,
+        unfinished=tuple(GroupId(row.group_id) for row in unfinished),
+        redraw=redraw,
+        next_place=place,
+        next_group=0 if newest is None else int(newest) + 1,
+        dropped={status: count for status, count in await connection.execute(LEFT, key)},  # noqa: C416
+        reward_mean=None if reward is None else float(reward),
+    )
+
+
+async def _left_behind(
+    connection: AsyncConnection, key: dict[str, Any], config: RunConfig
+) -> tuple[tuple[KeptGroup, ...], list[Row[Any]]]:
+    """Groups without an end: those that are complete, in order of completion, and the others."""
+    rows = {row.group_id: row for row in await connection.execute(LEFT_BEHIND, key)}
+    scored = await connection.execute(SCORED, {**key, "groups": list(rows), "needed": config.psrl.rollout_n})
+    filtering = config.psrl.group_post_process.enable
+    kept = tuple(
+        KeptGroup(group_id=GroupId(group), version_tag=rows.pop(group).version_tag)
+        for group, _, lowest, highest, _ in scored
+        if not filtering or lowest < highest
+    )
+    return kept, list(rows.values())
+
+
+async def _position(
+    connection: AsyncConnection, key: dict[str, Any], prompts: int, unfinished: Sequence[Row[Any]]
+) -> tuple[int, tuple[int, ...]]:
+    """The next place, and the places to draw again first."""
+    cut_short = [*await connection.execute(CUT_SHORT, key), *((row.epoch, row.position) for row in unfinished)]
+    farthest = (await connection.execute(FARTHEST, key)).one_or_none()
+    place = 0 if farthest is None else farthest.epoch * prompts + farthest.position + 1
+    return place, tuple(sorted({epoch * prompts + position for epoch, position in cut_short}))
