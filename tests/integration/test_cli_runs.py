@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from psrl.activities.store.engine import sync_engine
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, RunId
-from psrl.schemas.messages.run import RunPhase, RunResult, RunStatus, StartRun
+from psrl.schemas.messages.run import RunPhase, RunResult, RunStatus, StartRun, StopRun, Wait
 from psrl.schemas.stack import STACK_FILE, Stack
 from psrl.workers.cli.main import app
 from psrl.workers.coordinator.server import start_server
@@ -54,14 +54,21 @@ class ScriptedRun:
         self._phase = RunPhase.RUNNING
 
     @workflow.signal
-    def stop(self) -> None:
+    def stop(self, request: StopRun = StopRun()) -> None:  # noqa: B008
         self._phase = RunPhase.STOPPED
 
     @workflow.query
     def status(self) -> RunStatus:
         run_id = RunId(workflow.info().workflow_id)
         return RunStatus(
-            run_id=run_id, phase=self._phase, step=1, total_steps=2, version=1, live_groups=8, occupied_groups=3
+            run_id=run_id,
+            phase=self._phase,
+            step=1,
+            total_steps=2,
+            version=1,
+            live_groups=8,
+            occupied_groups=3,
+            waits=(Wait(what="step 1 to be trained", owner="the trainer", since=workflow.now()),),
         )
 
     @workflow.query
@@ -143,6 +150,7 @@ def test_a_run_is_started_steered_and_followed_to_its_end(running: Stack, config
     engine.dispose()
     status = json.loads(said(psrl(running, "status", "life", "--json")))
     assert (status["phase"], status["buffers"][0]["occupied"]) == ("running", 3)
+    assert "  step 1 to be trained · the trainer · for " in said(psrl(running, "status", "life"))
     assert "psrl resume life" in said(psrl(running, "pause", "life"))
     assert "phase: paused" in said(psrl(running, "status", "life"))
     said(psrl(running, "resume", "life"))
@@ -157,10 +165,41 @@ def test_a_run_is_started_steered_and_followed_to_its_end(running: Stack, config
     assert "life: stopped, 2 steps" in said(psrl(running, "status"))
 
 
+def test_a_run_that_was_stopped_is_resumed_and_one_that_is_done_is_not(running: Stack, config: Path) -> None:
+    said(psrl(running, "train", str(config), "--run", "long", "--no-up", "--detach"))
+    assert (
+        "--accept-changed-data: run 'long' is going on"
+        in psrl(running, "resume", "long", "--accept-changed-data").stderr
+    )
+    assert "`psrl resume long` goes on later" in said(psrl(running, "stop", "long", "--now"))
+    engine = sync_engine(running.postgres_url)
+    add_run(engine, "long", phase="stopped")
+    add_run(engine, "over", phase="done")
+    engine.dispose()
+    assert "`psrl resume long` goes on" in said(psrl(running, "follow", "long"))
+    assert "run long goes on after step 0" in said(psrl(running, "resume", "long"))
+    said(psrl(running, "stop", "long"))
+    assert "run 'over' is done: all its 0 steps were trained" in psrl(running, "resume", "over").stderr
+    refused = psrl(running, "resume", "lang")
+    assert refused.exit_code == 1
+    assert "no run 'lang' is in the store (did you mean 'long'?); there are: long, over" in refused.stderr
+
+
 def test_a_run_that_fails_is_told_by_its_cause(running: Stack, config: Path) -> None:
     result = psrl(running, "train", str(config), "trainer.project_name=broken", "--run", "bad", "--no-up")
     assert result.exit_code == 1
     assert result.stderr.strip() == "error: run bad failed: data.train_files: nothing usable"
+
+
+def test_a_run_that_failed_after_it_was_admitted_is_told_how_it_goes_on(running: Stack, config: Path) -> None:
+    engine = sync_engine(running.postgres_url)
+    add_run(engine, "late", phase="failed")
+    engine.dispose()
+    command = [temporal_binary(), "workflow", "start", "--type", "TrainingRun", "--task-queue", "psrl"]
+    values = json.dumps({"config": {"trainer": {"project_name": "broken"}}})
+    command += ["--workflow-id", "late", "--input", values, "--address", running.temporal_address]
+    subprocess.run(command, capture_output=True, timeout=60, check=True)
+    assert "once that is repaired, `psrl resume late` goes on" in psrl(running, "follow", "late").stderr
 
 
 def test_a_run_that_was_refused_may_be_started_again_under_its_name(running: Stack, config: Path) -> None:

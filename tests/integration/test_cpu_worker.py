@@ -59,7 +59,10 @@ async def test_a_run_is_admitted_drawn_and_scored_over_the_queue(
     request = AdmitRequest(run_id=RUN, config=values, workflow_run_id="first")
     assert (await call(temporal_client, signatures.admit_run, request, "admit")).prompts == 3
     drawn = await call(
-        temporal_client, signatures.draw_groups, DrawRequest(run_id=RUN, first=0, tags=(0,), places=(0,), trajectories=2), "draw"
+        temporal_client,
+        signatures.draw_groups,
+        DrawRequest(run_id=RUN, first=0, tags=(0,), places=(0,), trajectories=2),
+        "draw",
     )
     (group,) = drawn.groups
     await finish(store, group, 0, "abc")

@@ -10,7 +10,7 @@ from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId
 from psrl.schemas.messages.data import AdmitRequest
 from psrl.schemas.messages.rewards import Score, ScoreOutcome
 from psrl.schemas.messages.rollout import GenerateRequest, GenerateResult, SegmentEnd
-from psrl.schemas.messages.run import RunPhase, RunResult, RunStatus, StartRun
+from psrl.schemas.messages.run import RunPhase, RunResult, RunStatus, StartRun, StepHeld
 from psrl.schemas.messages.training import StepRequest
 from psrl.workflows.training_run import TrainingRun
 from tests.support.scripted_parts import ScriptedParts, minimal_config
@@ -145,6 +145,89 @@ async def test_a_paused_run_starts_no_step_and_goes_on_after_resume(client: Clie
         await run.signal(TrainingRun.resume)
         result: RunResult = await run.result()
     assert result.phase is RunPhase.DONE
+
+
+async def test_a_step_that_is_held_up_pauses_the_run_says_why_and_goes_on(client: Client, run_id: str) -> None:
+    reached, release = asyncio.Event(), asyncio.Event()
+
+    class Held(ScriptedParts):
+        async def on_update(self, request: StepRequest) -> None:
+            reached.set()
+            await release.wait()
+
+    parts = Held(total_steps=4)
+    parts.room_groups = 1
+    async with parts.workers(client):
+        run = await client.start_workflow(
+            TrainingRun.run, StartRun(config=minimal_config()), id=run_id, task_queue=ORCHESTRATOR_QUEUE
+        )
+        await reached.wait()
+        await run.signal(TrainingRun.step_held, StepHeld(buffer=0, reason="the disk under weights is full"))
+        status = await run.query(TrainingRun.status)
+        assert (status.phase, status.reason) == (RunPhase.PAUSED, "the disk under weights is full")
+        first = status.waits[0]
+        assert (first.what, first.owner, first.deadline) == (
+            "step 0: the disk under weights is full",
+            "a person",
+            None,
+        )
+        await run.signal(TrainingRun.step_held, StepHeld(buffer=0, reason=""))
+        status = await run.query(TrainingRun.status)
+        assert (status.phase, status.reason) == (RunPhase.RUNNING, "")
+        release.set()
+        assert (await run.result()).phase is RunPhase.DONE
+
+
+async def test_every_wait_has_an_owner_and_all_but_a_persons_a_deadline(client: Client, run_id: str) -> None:
+    reached, release = asyncio.Event(), asyncio.Event()
+
+    class Held(ScriptedParts):
+        async def on_update(self, request: StepRequest) -> None:
+            reached.set()
+            await release.wait()
+
+        async def on_score(self, group: GroupId, index: int) -> Score:
+            if int(group) >= 2:
+                await release.wait()
+            return await super().on_score(group, index)
+
+    parts = Held(total_steps=3)
+    async with parts.workers(client):
+        run = await client.start_workflow(
+            TrainingRun.run, StartRun(config=minimal_config()), id=run_id, task_queue=ORCHESTRATOR_QUEUE
+        )
+        await reached.wait()
+        status = await run.query(TrainingRun.status)
+        assert status.waiting_for == f"step 0 to be trained ({run_id}/step/000000)"
+        assert status.waits[0].owner == "the trainer"
+        assert status.waits[0].deadline is not None
+        release.set()
+        await run.result()
+        assert (await run.query(TrainingRun.status)).waits == ()
+
+
+async def test_a_wait_for_groups_names_the_one_that_is_due_first(client: Client, run_id: str) -> None:
+    reached, release = asyncio.Event(), asyncio.Event()
+
+    class SlowReward(ScriptedParts):
+        async def on_score(self, group: GroupId, index: int) -> Score:
+            reached.set()
+            await release.wait()
+            return await super().on_score(group, index)
+
+    parts = SlowReward(total_steps=1)
+    async with parts.workers(client):
+        run = await client.start_workflow(
+            TrainingRun.run, StartRun(config=minimal_config()), id=run_id, task_queue=ORCHESTRATOR_QUEUE
+        )
+        await reached.wait()
+        wait = (await run.query(TrainingRun.status)).waits[0]
+        assert wait.what.startswith("buffer 0: 0 of 2 groups complete")
+        assert wait.deadline is not None
+        assert (wait.deadline - wait.since).total_seconds() == pytest.approx(3600, abs=60)
+        assert wait.otherwise == "group 000000 is given up and replaced"
+        release.set()
+        await run.result()
 
 
 async def test_a_stopped_run_finishes_its_step_saves_and_gives_everything_back(client: Client, run_id: str) -> None:

@@ -162,15 +162,29 @@ def pause(run: RunName) -> None:
 
 
 @app.command()
-def resume(run: RunName) -> None:
-    """Go on after `pause`."""
-    _signal(run, "resume", f"run {run} goes on")
+def resume(
+    run: RunName,
+    accept_changed_data: Annotated[
+        bool, typer.Option(help="Go on although the data files have changed: a new epoch begins with them.")
+    ] = False,
+) -> None:
+    """Go on after `pause`, after `stop`, or after a failure that was repaired."""
+    from .resume import resume_run
+
+    _say(asyncio.run(resume_run(load_stack(), run, accept_changed_data)))
 
 
 @app.command()
-def stop(run: RunName) -> None:
-    """Finish the step in progress, save a checkpoint, end the run."""
-    _signal(run, "stop", f"run {run} ends after the step in progress; `psrl follow {run}` shows it")
+def stop(
+    run: RunName,
+    now: Annotated[bool, typer.Option("--now", help="Abandon the step; `psrl resume` trains it first.")] = False,
+) -> None:
+    """Finish the step in progress, save a checkpoint, end the run. `psrl resume` goes on later."""
+    from ...schemas.messages.run import StopRun
+
+    when = "now, without its step" if now else "after the step in progress"
+    told = f"run {run} ends {when}; `psrl follow {run}` shows it, `psrl resume {run}` goes on later"
+    _signal(run, "stop", told, StopRun(now=now))
 
 
 @app.command()
@@ -265,12 +279,18 @@ def _follow(stack: Stack, run: str, console: Console) -> None:
         _say(f"\n{detached(run)}")
         raise typer.Exit(130) from None
     except RunFailed as error:
-        typer.secho(f"error: run {run} failed: {error}", err=True, fg=typer.colors.RED)
+        from .resume import in_store
+
+        told = f"error: run {run} failed: {error}"
+        if in_store(stack, run):
+            told += f"\nonce that is repaired, `psrl resume {run}` goes on"
+        typer.secho(told, err=True, fg=typer.colors.RED)
         raise typer.Exit(1) from error
     _end_of_run(stack, run)
 
 
 def _end_of_run(stack: Stack, run: str) -> None:
+    from ...schemas.messages.run import RunPhase
     from ..report.make import load, page_path
     from ..report.page import write_page
     from .status import outcome_line
@@ -279,6 +299,8 @@ def _end_of_run(stack: Stack, run: str) -> None:
     file = page_path(stack, run)
     write_page(rows, summary, file)
     _say(outcome_line(summary))
+    if summary.phase == RunPhase.STOPPED:
+        _say(f"`psrl resume {run}` goes on")
     _say(f"report: {file}")
     from .runs import web_address
 
@@ -286,10 +308,10 @@ def _end_of_run(stack: Stack, run: str) -> None:
         _say(f"web UI: {address}")
 
 
-def _signal(run: str, signal: str, done: str) -> None:
+def _signal(run: str, signal: str, done: str, *arguments: object) -> None:
     from .runs import send
 
-    asyncio.run(send(load_stack(), run, signal))
+    asyncio.run(send(load_stack(), run, signal, *arguments))
     _say(done)
 
 

@@ -29,11 +29,11 @@ def web_address(stack: Stack, run_id: str) -> str:
     return f"{stack.temporal_ui}/namespaces/{quote(stack.namespace)}/workflows/{quote(run_id, safe='')}"
 
 
-async def send(stack: Stack, run_id: str, signal: str) -> None:
+async def send(stack: Stack, run_id: str, signal: str, *arguments: object) -> None:
     """Raises `RunUnknown` when no run of this name is alive."""
     client = await client_of(stack)
     try:
-        await client.get_workflow_handle(run_id).signal(signal, rpc_timeout=RPC_TIMEOUT)
+        await client.get_workflow_handle(run_id).signal(signal, args=arguments, rpc_timeout=RPC_TIMEOUT)
     except RPCError as error:
         raise await explained(client, run_id, error) from error
 

@@ -1,5 +1,6 @@
 """`psrl status`: a run, or the stack and all runs; as data first, as text from the data."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select
@@ -15,6 +16,7 @@ from ..report.make import load
 from ..report.page import number
 from ..report.summary import RunSummary
 from ..stack.supervision import Supervisor
+from .pending import troubled_calls
 from .runs import client_of, explained, is_running, ledger_of, status_of, web_address
 
 
@@ -31,6 +33,7 @@ async def run_status(stack: Stack, run_id: str) -> dict[str, Any]:
         try:
             told = (await status_of(handle)).model_dump(mode="json", exclude={"schema_version"})
             told["buffers"] = await ledger_of(handle)
+            told["calls"] = await troubled_calls(client, run_id)
         except RPCError as error:
             raise await explained(client, run_id, error) from error
     else:
@@ -68,6 +71,20 @@ def as_text(told: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def wait_line(wait: dict[str, Any], now: datetime) -> str:
+    """`step 3 to be trained · the trainer · for 12 s · at most 11:59:48 more, then the run fails`."""
+    parts = [wait["what"], wait["owner"], f"for {_duration(now - datetime.fromisoformat(wait['since']))}"]
+    if wait["deadline"]:
+        left = _duration(datetime.fromisoformat(wait["deadline"]) - now)
+        parts.append(f"at most {left} more" + (f", then {wait['otherwise']}" if wait["otherwise"] else ""))
+    return " · ".join(parts)
+
+
+def _duration(span: timedelta) -> str:
+    seconds = max(0, int(span.total_seconds()))
+    return f"{seconds} s" if seconds < 120 else str(timedelta(seconds=seconds))
+
+
 def outcome_line(summary: RunSummary) -> str:
     """The one line that says what happened."""
     return (
@@ -90,4 +107,6 @@ def _runs(stack: Stack) -> dict[str, str]:
 
 
 def _inline(value: Any) -> str:
+    if isinstance(value, dict) and "owner" in value:
+        return wait_line(value, datetime.now(UTC))
     return "  ".join(f"{key} {inner}" for key, inner in value.items()) if isinstance(value, dict) else str(value)
