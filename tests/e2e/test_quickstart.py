@@ -15,6 +15,7 @@ from examples.arithmetic.demo_model import Recipe, make_demo_model
 from examples.arithmetic.generate import generate
 from psrl.schemas.stack import load_stack
 from psrl.workers.stack.orphans import stack_processes
+from psrl.workers.stack.supervision import socket_path
 from psrl.workers.stack.up import down
 from tests.support.promises import VIOLATIONS
 
@@ -28,11 +29,14 @@ STEPS = 40
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One stack for all runs, as people have it."""
     place = tmp_path_factory.mktemp("quickstart") / "home"
+    shared_memory = set(os.listdir("/dev/shm"))
     psrl(place, "up", "--instances", "2")
     try:
         yield place
         assert "stopped in" in psrl(place, "down")
         assert stack_processes(place) == []
+        assert not socket_path(place).exists()
+        assert set(os.listdir("/dev/shm")) <= shared_memory, "shared memory of a process that is gone"
     finally:
         down(place, lambda line: None)
 

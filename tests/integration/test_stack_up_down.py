@@ -21,7 +21,7 @@ from psrl.workers.stack import up as stack_up
 from psrl.workers.stack.orphans import stack_processes
 from psrl.workers.stack.parts import PART_VARIABLE
 from psrl.workers.stack.settings import UpRequest
-from psrl.workers.stack.supervision import Supervisor
+from psrl.workers.stack.supervision import Supervisor, socket_path
 from psrl.workers.stack.up import down, up
 from tests.support.child import free_port
 
@@ -77,6 +77,24 @@ def test_up_starts_the_parts_and_down_leaves_nothing(home: Path) -> None:
     assert time.monotonic() - began < 20
     assert stack_processes(home) == []
     assert "nothing runs under" in psrl(home, "down").stdout
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_stack_in_the_foreground_ends_clean_at_ctrl_c(home: Path, signum: signal.Signals) -> None:
+    command = [sys.executable, "-m", "psrl.workers.cli.main", "up", "--foreground", "--parts", ",".join(PARTS)]
+    environment = {**os.environ, "PSRL_HOME": str(home)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    told = next(line for line in process.stdout if "Ctrl-C" in line or "error" in line)
+    assert "Ctrl-C stops it" in told
+    assert socket_path(home).exists()
+    process.send_signal(signum)
+    rest = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, rest
+    assert "stopped in" in rest
+    assert stack_processes(home) == []
+    assert not socket_path(home).exists()
+    assert not list(home.rglob("*.pid")), "a process id that means nothing any more"
 
 
 async def test_data_and_ports_survive_a_restart_and_a_running_stack_is_left_alone(home: Path) -> None:

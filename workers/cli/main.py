@@ -331,17 +331,21 @@ def _interruptible(work: Callable[[], Result], told: str) -> Result:
 
 
 def _stay(home: Path) -> None:
-    """Until Ctrl-C or SIGTERM, then stop the stack."""
+    """Until Ctrl-C or SIGTERM, then stop the stack; further signals do not cut that short."""
     import signal
 
     from ..stack.up import down as stop_stack
 
-    _say("Ctrl-C stops it")
-    signals = {signal.SIGINT, signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    signal.sigwait(signals)
-    _say("stopping …")
-    stop_stack(home, _say)
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        _say("Ctrl-C stops it")
+        while True:
+            signal.pause()
+    except KeyboardInterrupt:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_IGN)
+        _say("stopping …")
+        stop_stack(home, _say)
 
 
 def _say(line: str, err: bool = False) -> None:
