@@ -108,6 +108,7 @@ class Dispatcher:
             task_queue=CPU_QUEUE,
             summary=f"draw {wave.groups} prompts from {first}",
             start_to_close_timeout=settings.LEASE,
+            heartbeat_timeout=settings.HEARTBEAT,
             schedule_to_close_timeout=settings.STORE_PATIENCE,
             retry_policy=settings.QUICK,
         )
@@ -116,6 +117,7 @@ class Dispatcher:
             StartGroups(template=self._template(wave.version), groups=groups),
             summary=f"start {wave.groups} groups at v{wave.version}",
             start_to_close_timeout=settings.LEASE,
+            heartbeat_timeout=settings.HEARTBEAT,
             schedule_to_close_timeout=settings.STORE_PATIENCE,
             retry_policy=settings.QUICK,
         )

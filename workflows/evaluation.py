@@ -46,6 +46,7 @@ class Evaluation:
             task_queue=CPU_QUEUE,
             summary=f"validation prompts at v{start.version}",
             start_to_close_timeout=settings.LEASE,
+            heartbeat_timeout=settings.HEARTBEAT,
             schedule_to_close_timeout=settings.STORE_PATIENCE,
             retry_policy=settings.QUICK,
         )

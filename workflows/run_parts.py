@@ -4,7 +4,8 @@ Keeps `TrainingRun` readable: what happens there, how it is called here.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -46,6 +47,7 @@ with workflow.unsafe.imports_passed_through():
     from .search import RUN, STATE, STEP
 
 EVALUATION_CONCURRENCY = 64
+NOBODY_CAME = frozenset({TimeoutType.SCHEDULE_TO_START, TimeoutType.SCHEDULE_TO_CLOSE})
 
 
 def attributes(run: RunId, step: int | None = None) -> TypedSearchAttributes:
@@ -57,27 +59,31 @@ def attributes(run: RunId, step: int | None = None) -> TypedSearchAttributes:
 
 async def admit(run: RunId, config: dict[str, object]) -> Admission:
     request = AdmitRequest(run_id=run, config=config, workflow_run_id=workflow.info().first_execution_run_id)
-    return await workflow.execute_activity(
-        signatures.admit_run,
-        request,
-        task_queue=CPU_QUEUE,
-        summary="check configuration, data, model and reward",
-        start_to_close_timeout=settings.ADMISSION,
-        schedule_to_start_timeout=timedelta(minutes=5),
-        retry_policy=settings.SCORE_ATTEMPTS,
-    )
+    with _blaming("the cpu worker", settings.PART_START, "its log is cpu.log under the stack's home"):
+        return await workflow.execute_activity(
+            signatures.admit_run,
+            request,
+            task_queue=CPU_QUEUE,
+            summary="check configuration, data, model and reward",
+            start_to_close_timeout=settings.ADMISSION,
+            schedule_to_start_timeout=settings.PART_START,
+            heartbeat_timeout=settings.TRAIN_HEARTBEAT,
+            retry_policy=settings.SCORE_ATTEMPTS,
+        )
 
 
 async def restore(run: RunId, accept_changed_data: bool) -> Restored:
-    return await workflow.execute_activity(
-        signatures.restore_run,
-        RestoreRequest(run_id=run, accept_changed_data=accept_changed_data),
-        task_queue=CPU_QUEUE,
-        summary="find out where the run goes on",
-        start_to_close_timeout=settings.ADMISSION,
-        schedule_to_start_timeout=timedelta(minutes=5),
-        retry_policy=settings.SCORE_ATTEMPTS,
-    )
+    with _blaming("the cpu worker", settings.PART_START, "its log is cpu.log under the stack's home"):
+        return await workflow.execute_activity(
+            signatures.restore_run,
+            RestoreRequest(run_id=run, accept_changed_data=accept_changed_data),
+            task_queue=CPU_QUEUE,
+            summary="find out where the run goes on",
+            start_to_close_timeout=settings.ADMISSION,
+            schedule_to_start_timeout=settings.PART_START,
+            heartbeat_timeout=settings.TRAIN_HEARTBEAT,
+            retry_policy=settings.SCORE_ATTEMPTS,
+        )
 
 
 async def reopen(run: RunId, admission: Admission) -> None:
@@ -108,7 +114,7 @@ async def retire_instances(run: RunId, config: RunConfig) -> None:
 
 async def open_trainer(run: RunId, config: RunConfig) -> None:
     limit = timedelta(seconds=config.psrl.deployment.start_timeout_s)
-    try:
+    with _blaming("the trainer", limit, "its log is trainer.log under the stack's home"):
         await workflow.execute_activity(
             signatures.open_trainer,
             OpenTrainerRequest(run_id=run),
@@ -118,10 +124,6 @@ async def open_trainer(run: RunId, config: RunConfig) -> None:
             heartbeat_timeout=settings.TRAIN_HEARTBEAT,
             retry_policy=settings.QUICK,
         )
-    except ActivityError as error:
-        if isinstance(error.cause, ActivityTimeout) and error.cause.type is TimeoutType.SCHEDULE_TO_CLOSE:
-            raise _never_came_up("the trainer", limit, "its log is trainer.log under the stack's home") from error
-        raise
 
 
 async def close_trainer(run: RunId) -> None:
@@ -255,6 +257,7 @@ async def cancel_groups(run: RunId, groups: tuple[GroupId, ...], reason: str) ->
             CancelGroups(run_id=run, groups=wave, reason=reason),
             summary=f"give up {len(wave)} groups: {reason}",
             start_to_close_timeout=settings.LEASE,
+            heartbeat_timeout=settings.HEARTBEAT,
             schedule_to_close_timeout=settings.STORE_PATIENCE,
             retry_policy=settings.QUICK,
         )
@@ -266,6 +269,7 @@ async def collect_reports(run: RunId, groups: tuple[GroupId, ...]) -> tuple[Grou
         CollectReports(run_id=run, groups=groups),
         summary=f"look after {len(groups)} groups without a report",
         start_to_close_timeout=settings.LEASE,
+        heartbeat_timeout=settings.HEARTBEAT,
         schedule_to_close_timeout=settings.STORE_PATIENCE,
         retry_policy=settings.QUICK,
     )
@@ -317,6 +321,17 @@ def _engine_spec(run: RunId, config: RunConfig) -> EngineSpec:
         flush_interval_s=psrl.flush_interval_s,
         seed=config.trainer.seed,
     )
+
+
+@contextmanager
+def _blaming(part: str, limit: timedelta, hint: str) -> Iterator[None]:
+    """A call that nobody took in time fails the run by naming who should have."""
+    try:
+        yield
+    except ActivityError as error:
+        if isinstance(error.cause, ActivityTimeout) and error.cause.type in NOBODY_CAME:
+            raise _never_came_up(part, limit, hint) from error
+        raise
 
 
 def _never_came_up(part: str, limit: timedelta, hint: str) -> ApplicationError:

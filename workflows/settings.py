@@ -10,6 +10,8 @@ from temporalio.common import RetryPolicy
 
 SHORT = timedelta(seconds=10)
 """Start-to-close of activities that make one database or coordinator call."""
+BATCH = timedelta(minutes=5)
+"""Recording a batch of any size."""
 STORE_PATIENCE = timedelta(minutes=30)
 """How long a run waits for PostgreSQL to come back before it fails."""
 HEARTBEAT = timedelta(seconds=10)
@@ -20,6 +22,8 @@ TRAIN_PATIENCE = timedelta(hours=12)
 WEIGHTS_PATIENCE = timedelta(minutes=30)
 ADMISSION = timedelta(minutes=30)
 """Reading and tokenising a large data set."""
+PART_START = timedelta(minutes=5)
+"""How long a run waits for somebody to admit it; afterwards psrl.deployment.start_timeout_s counts."""
 LEASE = timedelta(seconds=60)
 """How often an instance makes sure that its run still exists."""
 SWEEP = timedelta(seconds=60)

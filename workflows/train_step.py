@@ -6,7 +6,6 @@ needs. The version is visible to engines only after its row exists (L9).
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from typing import TypeVar
 
 from temporalio import workflow
@@ -31,7 +30,8 @@ class TrainStep:
             BatchRequest(run_id=start.run_id, buffer=buffer, taken=start.taken, dropped=start.dropped),
             activity_id=f"batch-{buffer:06d}",
             summary=f"batch {buffer}: {len(start.taken)} groups",
-            start_to_close_timeout=timedelta(minutes=5),
+            start_to_close_timeout=settings.BATCH,
+            heartbeat_timeout=settings.HEARTBEAT,
             schedule_to_close_timeout=settings.STORE_PATIENCE,
             retry_policy=settings.QUICK,
         )

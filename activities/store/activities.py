@@ -10,6 +10,7 @@ from ...schemas.messages.data import ReopenRun
 from ...schemas.messages.run import EvaluationReport, RunStatus, StepReport
 from ...schemas.messages.training import BatchInfo, BatchRequest
 from ..boundary import boundary
+from ..heartbeat import heartbeating
 from .batches import record_batch
 from .groups import exit_status, mark_groups
 from .records import reopen_run, store_evaluation, store_run, store_step
@@ -22,7 +23,8 @@ class StoreActivities:
     @activity.defn(name="make_batch")
     @boundary
     async def make_batch(self, request: BatchRequest) -> BatchInfo:
-        return await record_batch(self._engine, request)
+        async with heartbeating():
+            return await record_batch(self._engine, request)
 
     @activity.defn(name="record_step")
     @boundary
