@@ -277,6 +277,7 @@ def _engine_spec(run: RunId, config: RunConfig) -> EngineSpec:
         weight_probe_tolerance=rollout.weight_probe_tolerance,
         flush_tokens=psrl.flush_tokens,
         flush_interval_s=psrl.flush_interval_s,
+        stall_timeout_s=rollout.stall_timeout_s,
         seed=config.trainer.seed,
     )
 
