@@ -114,7 +114,7 @@ class Generator:
             cache_salt=f"{request.trajectory.run_id}:{progress.version}",
             chunk_tokens=_chunk_tokens(spec.flush_tokens),
         )
-        row_tokens = spec.flush_tokens - 2 * (asked.chunk_tokens - 1)
+        row_tokens = _row_tokens(spec.flush_tokens, asked.chunk_tokens)
         try:
             with self._host.gate.slot(asked.request_id, len(ids)):
                 async with aclosing(engine.generate(asked)) as stream:
@@ -174,9 +174,13 @@ class Generator:
 
 
 def _chunk_tokens(flush_tokens: int) -> int:
-    """A row is begun to be stored two chunks before `flush_tokens`: one that the engine holds back, and one that it
-    samples while the row is being committed. So a crash costs at most `flush_tokens`."""
     return max(1, min(flush_tokens // 8, MAX_CHUNK_TOKENS))
+
+
+def _row_tokens(flush_tokens: int, chunk_tokens: int) -> int:
+    """A row is stored before it has `flush_tokens`: a crash also costs what the last chunk has too much, and what the
+    engine holds back or samples while the row is being committed."""
+    return flush_tokens - 2 * (chunk_tokens - 1)
 
 
 def _checked(progress: Progress, last: Chunk) -> SegmentEnd:
