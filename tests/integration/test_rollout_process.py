@@ -12,12 +12,11 @@ from temporalio.client import Client, WorkflowFailureError
 from psrl.schemas.messages.rollout import SegmentEnd
 from psrl.schemas.stack import Stack
 from psrl.workflows.rollout_instance import RolloutInstance
-from tests.support.rollout import PROMPT, SPEC, Stored, add_group, call, stored_segments, until
-from tests.support.rollout_process import Site, end, open_site
+from tests.support.rollout import PROMPT, SPEC, add_group, call, ids_of, stored_segments, until
+from tests.support.rollout_process import SCRIPTED, Site, end, open_site
 from tests.support.scripted_engine import VARIABLE, scripted_probe, scripted_tokens
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
-ENGINE = "tests.support.scripted_engine:ScriptedEngine"
 TOKENS = 40
 
 
@@ -30,10 +29,6 @@ async def site(temporal_client: Client, stack: Stack, store: AsyncEngine) -> Asy
         yield site
 
 
-def ids_of(segments: list[Stored]) -> list[int]:
-    return [token for segment in segments for token in segment.ids]
-
-
 async def some_tokens(store: AsyncEngine) -> None:
     async def stored() -> bool:
         return bool(await stored_segments(store))
@@ -43,7 +38,7 @@ async def some_tokens(store: AsyncEngine) -> None:
 
 async def test_a_killed_host_comes_back_and_the_trajectory_goes_on_from_its_prefix(site: Site) -> None:
     instance = site.instance()
-    first = site.start_host(instance, ENGINE)
+    first = site.start_host(instance, SCRIPTED)
     second = None
     try:
         workflow = await site.drive(instance, SPEC)
@@ -51,7 +46,7 @@ async def test_a_killed_host_comes_back_and_the_trajectory_goes_on_from_its_pref
         lost = await site.generate(instance, call(max_tokens=TOKENS))
         await some_tokens(site.store)
         first.send_signal(signal.SIGKILL)
-        second = site.start_host(instance, ENGINE)
+        second = site.start_host(instance, SCRIPTED)
         with pytest.raises(WorkflowFailureError):
             await lost.result()
         await site.serving(instance, 0, not_pid=served.pid)
@@ -69,7 +64,7 @@ async def test_a_killed_host_comes_back_and_the_trajectory_goes_on_from_its_pref
 
 async def test_a_sync_interrupts_and_a_stop_signal_loses_no_token(site: Site) -> None:
     instance = site.instance()
-    host = site.start_host(instance, ENGINE)
+    host = site.start_host(instance, SCRIPTED)
     try:
         workflow = await site.drive(instance, SPEC)
         await site.serving(instance, 0)
