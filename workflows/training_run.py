@@ -193,7 +193,7 @@ class TrainingRun:
         self._enter(RunPhase.STARTING)
         await self._record()
         with self._waits.during("the trainer to load the model", "the trainer", limit, "the run fails"):
-            await run_parts.open_trainer(self._run_id, self._config)
+            await run_parts.open_trainer(self._run_id, self._config, self._hold)
         await run_parts.start_instances(self._run_id, self._config, version)
         what = f"the first rollout instance to serve version {version}"
         with self._waits.during(what, "the rollout hosts", limit, "the run fails"):
@@ -307,9 +307,10 @@ class TrainingRun:
         phase = RunPhase.STOPPED if self._ledger.version < self._state.admission.total_steps else RunPhase.DONE
         self._enter(RunPhase.STOPPING)
         await self._let_go(everything=phase is RunPhase.DONE)
-        if phase is RunPhase.STOPPED and self._ledger.version and not self._abandoning:
+        checkpoint = ""
+        if self._ledger.version and not self._abandoning:
             with self._waits.during("a checkpoint", "the trainer", settings.TRAIN_PATIENCE, "the run fails"):
-                await run_parts.save_checkpoint(self._run_id, self._ledger.version)
+                checkpoint = await run_parts.save_checkpoint(self._run_id, self._ledger.version, self._hold)
         if self._state.evaluations and not self._abandoning:
             limit = timedelta(seconds=self._config.psrl.group_timeout_s)
             what = f"validation of versions {', '.join(map(str, self._state.evaluations))}"
@@ -323,6 +324,7 @@ class TrainingRun:
             steps=self._ledger.version,
             version=self._ledger.version,
             reward_last=self._state.reward_mean,
+            checkpoint=checkpoint,
         )
 
     async def _fail(self, error: Exception) -> None:
@@ -382,6 +384,10 @@ class TrainingRun:
     async def _evaluate(self, version: Version) -> None:
         self._state = self._state.model_copy(update={"evaluations": (*self._state.evaluations, version)})
         await run_parts.start_evaluation(self._run_id, self._config, version)
+
+    async def _hold(self, reason: str) -> None:
+        """A call of the trainer outside a step finds no room on its disk; an empty reason: no longer."""
+        self.step_held(StepHeld(buffer=self._ledger.version, reason=reason))
 
     async def _give_back(self) -> None:
         with self._waits.during(

@@ -52,14 +52,6 @@ class StopRun(Message):
     """Abandon the step in progress; its batch is kept and trained first after `resume`. False: finish it."""
 
 
-class StepHeld(Message):
-    """Signal `step_held` from a step that cannot go on until somebody does something."""
-
-    buffer: int
-    reason: str
-    """Empty: it goes on."""
-
-
 class Wait(Message):
     """Something a run waits for now (L11)."""
 
@@ -156,6 +148,14 @@ class StartStep(Message):
     checkpoint: bool
     waited_s: float
     """How long the trainer waited for this buffer, by workflow time."""
+
+
+class StepHeld(Message):
+    """Signal `step_held` from a step to its run: a stage waits for something that people must provide."""
+
+    buffer: int
+    reason: str
+    """What is missing, for people; empty when the step goes on."""
 
 
 class StepReport(Message):
