@@ -102,6 +102,7 @@ class Dispatcher:
             summary=f"draw {wave.groups} prompts from {first}",
             start_to_close_timeout=settings.LEASE,
             schedule_to_close_timeout=settings.STORE_PATIENCE,
+            heartbeat_timeout=settings.TRAIN_HEARTBEAT,
             retry_policy=settings.QUICK,
         )
         await workflow.execute_activity(
@@ -110,6 +111,7 @@ class Dispatcher:
             summary=f"start {wave.groups} groups at v{wave.version}",
             start_to_close_timeout=settings.LEASE,
             schedule_to_close_timeout=settings.STORE_PATIENCE,
+            heartbeat_timeout=settings.HEARTBEAT,
             retry_policy=settings.QUICK,
         )
 

@@ -47,6 +47,7 @@ class Evaluation:
             summary=f"validation prompts at v{start.version}",
             start_to_close_timeout=settings.LEASE,
             schedule_to_close_timeout=settings.STORE_PATIENCE,
+            heartbeat_timeout=settings.TRAIN_HEARTBEAT,
             retry_policy=settings.QUICK,
         )
         return drawn.groups

@@ -64,6 +64,7 @@ async def admit(run: RunId, config: dict[str, object]) -> Admission:
         summary="check configuration, data, model and reward",
         start_to_close_timeout=timedelta(minutes=30),
         schedule_to_start_timeout=timedelta(minutes=5),
+        heartbeat_timeout=settings.TRAIN_HEARTBEAT,
         retry_policy=settings.SCORE_ATTEMPTS,
     )
 
@@ -218,6 +219,7 @@ async def cancel_groups(run: RunId, groups: tuple[GroupId, ...], reason: str) ->
             summary=f"give up {len(wave)} groups: {reason}",
             start_to_close_timeout=settings.LEASE,
             schedule_to_close_timeout=settings.STORE_PATIENCE,
+            heartbeat_timeout=settings.HEARTBEAT,
             retry_policy=settings.QUICK,
         )
 
@@ -229,6 +231,7 @@ async def collect_reports(run: RunId, groups: tuple[GroupId, ...]) -> tuple[Grou
         summary=f"look after {len(groups)} groups without a report",
         start_to_close_timeout=settings.LEASE,
         schedule_to_close_timeout=settings.STORE_PATIENCE,
+        heartbeat_timeout=settings.HEARTBEAT,
         retry_policy=settings.QUICK,
     )
     return collected.reports

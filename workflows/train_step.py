@@ -33,6 +33,7 @@ class TrainStep:
             summary=f"batch {buffer}: {len(start.taken)} groups",
             start_to_close_timeout=timedelta(minutes=5),
             schedule_to_close_timeout=settings.STORE_PATIENCE,
+            heartbeat_timeout=settings.HEARTBEAT,
             retry_policy=settings.QUICK,
         )
         began = workflow.now()

@@ -47,7 +47,7 @@ class Draw:
             prompt = dataset.train[place.prompt]
             key = {"run_id": request.run_id, "group_id": training_group(number), "version_tag": tag}
             rows.append({**key, "purpose": Purpose.TRAIN.value, **_prompt_columns(place, prompt)})
-        async with self._engine.begin() as connection:
+        async with heartbeating(), self._engine.begin() as connection:
             return await _insert(connection, request.run_id, rows, request.trajectories)
 
     @activity.defn(name="draw_validation")
@@ -61,7 +61,7 @@ class Draw:
             place = Place(epoch=0, position=number, prompt=number)
             key = {"run_id": request.run_id, "group_id": validation_group(version, number), "version_tag": version}
             rows.append({**key, "purpose": Purpose.VALIDATION.value, **_prompt_columns(place, prompt)})
-        async with self._engine.begin() as connection:
+        async with heartbeating(), self._engine.begin() as connection:
             return await _insert(connection, request.run_id, rows, request.trajectories)
 
     async def _open(self, run_id: RunId) -> tuple[AdmittedRun, Dataset]:

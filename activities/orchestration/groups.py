@@ -30,6 +30,7 @@ from ...schemas.messages.run import (
     StartGroups,
 )
 from ..boundary import boundary
+from ..heartbeat import heartbeating
 
 RUN = SearchAttributeKey.for_keyword("RlRun")
 GROUP = SearchAttributeKey.for_keyword("RlGroup")
@@ -47,18 +48,21 @@ class GroupActivities:
     @activity.defn(name="start_groups")
     @boundary
     async def start_groups(self, request: StartGroups) -> None:
-        await asyncio.gather(*(self._start(request.template, group) for group in request.groups))
+        async with heartbeating():
+            await asyncio.gather(*(self._start(request.template, group) for group in request.groups))
 
     @activity.defn(name="cancel_groups")
     @boundary
     async def cancel_groups(self, request: CancelGroups) -> None:
-        await asyncio.gather(*(self._cancel(request.run_id, group) for group in request.groups))
-        await self._mark(request.run_id, request.groups, request.reason)
+        async with heartbeating():
+            await asyncio.gather(*(self._cancel(request.run_id, group) for group in request.groups))
+            await self._mark(request.run_id, request.groups, request.reason)
 
     @activity.defn(name="collect_reports")
     @boundary
     async def collect_reports(self, request: CollectReports) -> CollectedReports:
-        found = await asyncio.gather(*(self._report_of(request.run_id, group) for group in request.groups))
+        async with heartbeating():
+            found = await asyncio.gather(*(self._report_of(request.run_id, group) for group in request.groups))
         return CollectedReports(reports=tuple(report for report in found if report is not None))
 
     async def _report_of(self, run: RunId, group: GroupId) -> GroupReport | None:

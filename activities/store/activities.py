@@ -9,6 +9,7 @@ from ...schemas.ids import GroupId, RunId
 from ...schemas.messages.run import EvaluationReport, RunStatus, StepReport
 from ...schemas.messages.training import BatchInfo, BatchRequest
 from ..boundary import boundary
+from ..heartbeat import heartbeating
 from .batches import record_batch
 from .groups import exit_status, mark_groups
 from .records import store_evaluation, store_run, store_step
@@ -21,7 +22,8 @@ class StoreActivities:
     @activity.defn(name="make_batch")
     @boundary
     async def make_batch(self, request: BatchRequest) -> BatchInfo:
-        return await record_batch(self._engine, request)
+        async with heartbeating():
+            return await record_batch(self._engine, request)
 
     @activity.defn(name="record_step")
     @boundary
