@@ -2,10 +2,12 @@
 
 Started by the run, id `RUN/instance/rollout-0`; outlives the run's continue-as-new. Promises: the engine serves only
 after a version was pulled, verified and probed; a failed update leaves it paused and is repaired by a new pull or a
-restart, else the instance is quarantined; the engine is given back when the run is gone (L11).
+restart, else the instance is quarantined; a quarantined one is tried again at growing intervals and re-admitted by a
+pull that succeeds; waiting for another run's engine is no failure; the engine is given back when the run is gone (L11).
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -29,10 +31,11 @@ LEGAL: dict[InstanceState, frozenset[InstanceState]] = {
     _S.PAUSING: frozenset({_S.PULLING, _S.STARTING, _S.QUARANTINED, _S.STOPPED}),
     _S.PULLING: frozenset({_S.SERVING, _S.STARTING, _S.QUARANTINED, _S.STOPPED}),
     _S.SERVING: frozenset({_S.PAUSING, _S.STARTING, _S.QUARANTINED, _S.STOPPED}),
-    _S.QUARANTINED: frozenset({_S.STOPPED}),
+    _S.QUARANTINED: frozenset({_S.SERVING, _S.STOPPED}),
     _S.STOPPED: frozenset(),
 }
-"""From each state, the states that may follow. Any failure leads back to STARTING until the budget is used up."""
+"""From each state, the states that may follow. Any failure leads back to STARTING until the budget is used up, then to
+QUARANTINED, which lasts through every attempt to bring the engine up until one has succeeded."""
 
 Request = TypeVar("Request", bound=Message)
 Result = TypeVar("Result")
@@ -44,10 +47,13 @@ class RolloutInstance:
     def __init__(self, start: StartInstance) -> None:
         self._start = start
         self._command = InstanceCommand(run_id=start.spec.run_id, instance=start.instance)
-        self._state = InstanceState.STARTING
+        self._restarts = start.restarts
+        """Failures since the engine last served for `restart_budget_heals_s` at a stretch."""
+        self._state = InstanceState.QUARANTINED if self._out_of_budget else InstanceState.STARTING
         self._target = start.version
         self._version = -1
-        self._restarts = start.restarts
+        self._serves_since: float | None = None
+        self._quarantined_at = start.quarantined_at
         self._stopping = False
         self._orphaned = False
 
@@ -60,9 +66,8 @@ class RolloutInstance:
                 if is_cancelled_exception(error):
                     raise
                 await self._failed(error)
-            else:
-                if not self._stopping:
-                    self._roll_over()
+            if not self._stopping and workflow.info().is_continue_as_new_suggested():
+                self._roll_over()
         await self._give_back()
         return self._state.value
 
@@ -78,7 +83,10 @@ class RolloutInstance:
 
     @workflow.query
     def status(self) -> InstanceChanged:
-        return InstanceChanged(instance=self._start.instance, state=self._state, version=self._version)
+        tried_s = workflow.time() - self._quarantined_at if self._quarantined_at else 0.0
+        return InstanceChanged(
+            instance=self._start.instance, state=self._state, version=self._version, quarantined_s=tried_s
+        )
 
     # --- the life of the engine --------------------------------------------------------------------------------------
 
@@ -112,10 +120,24 @@ class RolloutInstance:
         task.result()
 
     async def _start_engine(self) -> bool:
-        """False: `stop` came while the engine was starting, which may take minutes."""
-        starting = asyncio.create_task(
-            self._call(signatures.start_engine, self._start.spec, "start engine", self._start_patience)
-        )
+        """False: `stop` came while the engine was starting. An instance that another run holds is waited for as long as
+        a start may take; a quarantined one asks again at its next try."""
+        asked_at = workflow.time()
+        while not self._stopping:
+            try:
+                return await self._start_once()
+            except ActivityError as error:
+                waited_s = workflow.time() - asked_at
+                if not _held_by_another(error) or self._out_of_budget or waited_s >= self._start.start_timeout_s:
+                    raise
+                await self._tell_run(f"waits for another run: {_reason(error)}")
+            await self._sleep_unless_stopped(settings.BUSY_RETRY_S)
+        return False
+
+    async def _start_once(self) -> bool:
+        """Does not wait for the end of the start, which may take minutes, when `stop` comes."""
+        patience = timedelta(seconds=self._start.start_timeout_s)
+        starting = asyncio.create_task(self._call(signatures.start_engine, self._start.spec, "start engine", patience))
         await workflow.wait_condition(lambda: self._stopping or starting.done())
         if not starting.done():
             starting.cancel()
@@ -133,11 +155,13 @@ class RolloutInstance:
     async def _pull(self) -> None:
         """Load the newest version asked for, then admit requests. The engine is paused before, and after a failure."""
         version = self._target
-        self._to(InstanceState.PULLING)
+        if not self._out_of_budget:
+            self._to(InstanceState.PULLING)
         request = PullRequest(**self._command.model_dump(), version=version)
         await self._call(signatures.pull_weights, request, f"pull v{version}", attempts=settings.PULL_ATTEMPTS)
         await self._call(signatures.resume, self._command, f"serve v{version}")
         self._version = version
+        self._serves_since = self._serves_since or workflow.time()
         self._to(InstanceState.SERVING)
         await self._tell_run()
 
@@ -155,16 +179,37 @@ class RolloutInstance:
             await self._tell_run()
 
     async def _failed(self, error: ActivityError) -> None:
+        """Count it, tell the run, and wait a while before the engine is started anew."""
         reason = _reason(error)
-        self._restarts += 1
-        self._version = -1
-        out_of_budget = self._restarts > settings.RESTART_BUDGET
-        self._to(InstanceState.QUARANTINED if out_of_budget else InstanceState.STARTING)
+        self._heal()
+        # A holder that was waited for in vain is not asked again five times.
+        self._restarts = 1 + (self._start.restart_budget if _held_by_another(error) else self._restarts)
+        self._version, self._serves_since = -1, None
+        self._to(InstanceState.QUARANTINED if self._out_of_budget else InstanceState.STARTING)
         await self._tell_run(reason)
-        if out_of_budget:
-            await workflow.wait_condition(lambda: self._stopping)
-        else:
-            await workflow.sleep(min(2.0**self._restarts, 30.0))
+        await self._sleep_unless_stopped(self._pause_s)
+
+    def _heal(self) -> None:
+        """An engine that served for long is as good as new."""
+        served_s = workflow.time() - self._serves_since if self._serves_since is not None else 0.0
+        if served_s >= self._start.restart_budget_heals_s:
+            self._restarts = 0
+
+    @property
+    def _out_of_budget(self) -> bool:
+        return self._restarts > self._start.restart_budget
+
+    @property
+    def _pause_s(self) -> float:
+        """Doubles with every failure; in quarantine from a new beginning and up to a higher limit."""
+        if not self._out_of_budget:
+            return float(min(2.0**self._restarts, settings.RESTART_PAUSE_MAX_S))
+        tries = self._restarts - self._start.restart_budget - 1
+        return float(min(settings.PROBE_PAUSE_S * 2.0 ** min(tries, 10), settings.PROBE_PAUSE_MAX_S))
+
+    async def _sleep_unless_stopped(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(lambda: self._stopping, timeout=seconds)
 
     async def _give_back(self) -> None:
         try:
@@ -200,17 +245,15 @@ class RolloutInstance:
         )
 
     def _roll_over(self) -> None:
-        workflow.continue_as_new(self._start.model_copy(update={"version": self._target, "restarts": self._restarts}))
+        self._heal()
+        carried = {"version": self._target, "restarts": self._restarts, "quarantined_at": self._quarantined_at}
+        workflow.continue_as_new(self._start.model_copy(update=carried))
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
     @property
     def _behind(self) -> bool:
         return self._target > self._version
-
-    @property
-    def _start_patience(self) -> timedelta:
-        return timedelta(seconds=self._start.start_timeout_s)
 
     def _to(self, state: InstanceState) -> None:
         if state not in LEGAL[self._state] and state is not self._state:
@@ -219,13 +262,15 @@ class RolloutInstance:
                 type="InvariantViolated",
                 non_retryable=True,
             )
+        if state is not InstanceState.QUARANTINED:
+            self._quarantined_at = 0.0
+        elif state is not self._state:
+            self._quarantined_at = workflow.time()
         self._state = state
         workflow.set_current_details(f"**{state}** v{self._version}, target v{self._target}, restarts {self._restarts}")
 
     async def _tell_run(self, reason: str = "") -> None:
-        changed = InstanceChanged(
-            instance=self._start.instance, state=self._state, version=self._version, reason=reason[:500]
-        )
+        changed = self.status().model_copy(update={"reason": reason[:500]})
         run = workflow.get_external_workflow_handle(self._start.run_workflow_id)
         try:
             await run.signal("instance_changed", changed)
@@ -255,6 +300,10 @@ class RolloutInstance:
 def _lease_ran_out(error: ActivityError) -> bool:
     ends = {TimeoutType.SCHEDULE_TO_CLOSE, TimeoutType.START_TO_CLOSE}
     return isinstance(error.cause, ActivityTimeout) and error.cause.type in ends
+
+
+def _held_by_another(error: ActivityError) -> bool:
+    return isinstance(error.cause, ApplicationError) and error.cause.type == "InstanceBusy"
 
 
 def _reason(error: ActivityError) -> str:

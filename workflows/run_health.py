@@ -8,13 +8,16 @@ from ..schemas.messages.rollout import InstanceState
 from ..schemas.messages.run import InstanceChanged
 from .run_state import RunState
 
-GONE = frozenset({InstanceState.QUARANTINED, InstanceState.STOPPED})
-
 
 def no_instance_left(instances: Mapping[InstanceId, InstanceChanged], config: RunConfig) -> bool:
-    """Every instance of the run has reported, and none will serve again."""
-    states = [changed.state for changed in instances.values()]
-    return len(states) == config.psrl.deployment.n_rollout_instances and all(state in GONE for state in states)
+    """Every instance of the run has stopped, or was tried in vain for longer than the run will wait. It is the failed
+    try that counts, not the clock: a stack that was down for a night gets its chance when it is up again."""
+    deployment = config.psrl.deployment
+    return len(instances) == deployment.n_rollout_instances and all(
+        changed.state is InstanceState.STOPPED
+        or (changed.state is InstanceState.QUARANTINED and changed.quarantined_s >= deployment.no_instance_timeout_s)
+        for changed in instances.values()
+    )
 
 
 def barren(state: RunState, config: RunConfig) -> bool:

@@ -43,6 +43,7 @@ with workflow.unsafe.imports_passed_through():
     from . import settings
     from .evaluation import Evaluation
     from .rollout_instance import RolloutInstance
+    from .run_health import why_no_instance
     from .search import RUN, STATE, STEP
 
 EVALUATION_CONCURRENCY = 64
@@ -126,6 +127,8 @@ async def start_instances(run: RunId, config: RunConfig, version: Version) -> No
                 version=version,
                 interrupt=config.psrl.rollout_coordination.partial_rollout.enable,
                 start_timeout_s=config.psrl.deployment.start_timeout_s,
+                restart_budget=config.psrl.deployment.restart_budget,
+                restart_budget_heals_s=config.psrl.deployment.restart_budget_heals_s,
             ),
             id=instance_workflow(run, instance),
             parent_close_policy=ParentClosePolicy.ABANDON,
@@ -149,6 +152,9 @@ async def first_instance(known: Mapping[InstanceId, InstanceChanged], config: Ru
     except TimeoutError as error:
         states = ", ".join(f"{n} ({_state_of(known.get(n))})" for n in names)
         raise _never_came_up(states, timedelta(seconds=limit), "their logs are rollout-*.log") from error
+    if not any(c.state is InstanceState.SERVING for c in known.values()):
+        # A start that keeps failing is a fault of the set-up: nothing is gained by trying on for long.
+        raise ApplicationError(why_no_instance(known), type="EngineUnavailable", non_retryable=True)
 
 
 def _state_of(changed: InstanceChanged | None) -> str:
@@ -280,6 +286,7 @@ def _engine_spec(run: RunId, config: RunConfig) -> EngineSpec:
         weight_probe_tolerance=rollout.weight_probe_tolerance,
         flush_tokens=psrl.flush_tokens,
         flush_interval_s=psrl.flush_interval_s,
+        stall_timeout_s=rollout.stall_timeout_s,
         seed=config.trainer.seed,
     )
 

@@ -44,5 +44,10 @@ DISPATCH_RETRY_S = 1.0
 DISPATCH_RETRY_MAX_S = 8.0
 ROUTE_RETRY_S = 1.0
 """Pause before a trajectory that found no place asks again."""
-RESTART_BUDGET = 5
-"""Engine restarts of one instance before it is quarantined."""
+RESTART_PAUSE_MAX_S = 30.0
+"""Between two starts of an engine; doubles from 2 s up to this number."""
+PROBE_PAUSE_S = 30.0
+"""Before a quarantined engine is tried for the first time; doubles up to the next number."""
+PROBE_PAUSE_MAX_S = 600.0
+BUSY_RETRY_S = 5.0
+"""Pause before an instance that another run holds is asked for again."""

@@ -51,7 +51,15 @@ class Deployment(Section):
     n_rollout_instances: int = Field(default=1, ge=1)
     """Number of rollout engines the run uses."""
     start_timeout_s: float = Field(default=300, gt=0)
-    """How long a part may take to come up before the run fails and names it."""
+    """How long a part may take to come up before the run fails and names it; also how long an instance waits for
+    another run to give its engine back."""
+    restart_budget: int = Field(default=5, ge=0)
+    """Times an instance's engine is started anew before the instance is quarantined. A quarantined instance is tried
+    again after 30 s, then at intervals that double up to 10 minutes, and serves again when a try succeeds."""
+    restart_budget_heals_s: float = Field(default=600, gt=0)
+    """An instance that served for so long at a stretch has its whole restart budget again."""
+    no_instance_timeout_s: float = Field(default=600, ge=0)
+    """The run stops when every instance is quarantined and all tries to bring one back have failed for so long."""
 
 
 class GroupFilter(StrEnum):

@@ -123,6 +123,7 @@ class EngineSpec(Message):
     weight_probe_tolerance: float = 1e-3
     flush_tokens: int = 256
     flush_interval_s: float = 2.0
+    stall_timeout_s: float = 60.0
     seed: int = 0
 
 

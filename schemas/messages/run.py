@@ -151,8 +151,12 @@ class StartInstance(Message):
     version: int
     interrupt: bool
     start_timeout_s: float
+    restart_budget: int = 5
+    restart_budget_heals_s: float = 600.0
     restarts: int = 0
-    """Engine restarts so far; carried over continue-as-new."""
+    """Failures that count against the budget; carried over continue-as-new, as is the next."""
+    quarantined_at: float = 0.0
+    """Workflow time; 0 when it is not."""
 
 
 class InstanceChanged(Message):
@@ -162,6 +166,8 @@ class InstanceChanged(Message):
     state: InstanceState
     version: int
     reason: str = ""
+    quarantined_s: float = 0.0
+    """For how long every attempt to bring it back has failed, the latest being the one that this message reports."""
 
 
 class StartEvaluation(Message):

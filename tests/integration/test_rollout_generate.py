@@ -1,10 +1,14 @@
 """Generate calls against a real store: what is stored, who may store, and what a repeated or interrupted call does."""
 
 import asyncio
+import functools
+import itertools
 import math
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,6 +188,7 @@ async def test_a_version_below_the_tag_never_samples(bench: Bench) -> None:
 
 
 async def test_a_late_attempt_is_refused_counted_and_aborted(bench: Bench, script: Script, store: AsyncEngine) -> None:
+    """Field report 21: exactly one of the two results is accepted, the other is counted."""
     script.manual = True
     late = asyncio.create_task(run(bench, call()))
     await bench.engine.until_running(1)
@@ -296,6 +301,57 @@ async def test_a_store_that_went_away_is_waited_for(bench: Bench, store: AsyncEn
     assert ids_of(await stored_segments(store)) == TOKENS
 
 
+async def test_a_clock_that_jumps_changes_neither_rows_nor_durations(
+    bench: Bench, store: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour forward whenever somebody asks: no row is due for that, and none took an hour."""
+    jumps = itertools.count()
+    clocks = SimpleNamespace(time=lambda: time.time() + 3600 * next(jumps), monotonic=time.monotonic)
+    monkeypatch.setattr(generate_module, "time", clocks)
+    await run(bench, call())
+    segments = await stored_segments(store)
+    assert [len(segment.ids) for segment in segments] == [4, 4, 2]
+    assert all(timedelta(0) <= segment.finished_at - segment.started_at < MINUTE for segment in segments)
+
+
+async def test_a_refused_row_is_counted_although_its_caller_is_gone(
+    bench: Bench, script: Script, store: AsyncEngine
+) -> None:
+    """A zombie learns from its heartbeat that it is one while its last row is on the way to the store."""
+    script.manual = True
+    zombie = asyncio.create_task(run(bench, call()))
+    await bench.engine.until_running(1)
+    newer = asyncio.create_task(run(bench, call(number=1)))
+    await bench.engine.until_running(2)
+    writer = bench.generator._writer
+    store_all = writer._store_all
+
+    async def slowly(rows: list[Any], retried: bool) -> Any:
+        if any(row.fence == 1 for row in rows):
+            zombie.cancel()
+        return await store_all(rows, retried)
+
+    writer._store_all = slowly  # type: ignore[method-assign]
+    await bench.engine.allow(100)
+    assert (await newer).tokens == 10
+    with pytest.raises(asyncio.CancelledError):
+        await zombie
+    await writer.close()
+    assert await refused_results(store) == 1
+    assert ids_of(await stored_segments(store)) == TOKENS
+
+
+@pytest.mark.parametrize(("flush_tokens", "chunk"), [(1, 1), (4, 1), (64, 8), (100, 12), (256, 32), (4096, 32)])
+def test_no_more_than_flush_tokens_are_at_risk_with_an_engine_that_holds_a_chunk_back(
+    flush_tokens: int, chunk: int
+) -> None:
+    """Sampled and not stored: up to a row, a chunk that is being added to it, and one inside the engine."""
+    assert generate_module._chunk_tokens(flush_tokens) == chunk
+    row = generate_module._row_tokens(flush_tokens, chunk)
+    assert row >= 1
+    assert (row - 1) + chunk + (chunk - 1) <= flush_tokens
+
+
 async def test_a_row_whose_commit_was_not_acknowledged_is_not_stored_twice(bench: Bench, store: AsyncEngine) -> None:
     writer = bench.generator._writer
     settle = writer._store_all
@@ -340,18 +396,41 @@ async def test_cancelling_the_activity_reaches_the_engine(bench: Bench, script: 
     assert bench.host.report().waiting == 0
 
 
+def lease(left: timedelta, clock_is_ahead: timedelta = timedelta(0)) -> ActivityEnvironment:
+    """Of an activity that the server started just now by its own clock."""
+    environment = ActivityEnvironment()
+    now = datetime.now(UTC) - clock_is_ahead
+    times = {"scheduled_time": now, "started_time": now, "schedule_to_close_timeout": left}
+    environment.info = replace(environment.info, **times)
+    return environment
+
+
 async def test_a_lease_is_returned_in_time_and_fails_when_the_engine_dies(bench: Bench) -> None:
     beats: asyncio.Queue[Any] = asyncio.Queue()
-    environment = ActivityEnvironment()
+    environment = lease(MINUTE)
     environment.on_heartbeat = lambda *details: beats.put_nowait(details)
-    environment.info = replace(environment.info, scheduled_time=datetime.now(UTC), schedule_to_close_timeout=MINUTE)
     command = InstanceCommand(run_id=RUN, instance=INSTANCE)
-    hurried = ActivityEnvironment()
-    hurried.info = replace(hurried.info, scheduled_time=datetime.now(UTC), schedule_to_close_timeout=MINUTE / 20)
-    await hurried.run(activities(bench).hold_engine, command)
+    await lease(MINUTE / 20).run(activities(bench).hold_engine, command)
     task = asyncio.create_task(environment.run(activities(bench).hold_engine, command))
     await beats.get()
     await bench.engine.die()
     with pytest.raises(ApplicationError, match="the engine is dead") as caught:
         await asyncio.wait_for(task, 5)
     assert (caught.value.type, caught.value.non_retryable) == ("EngineUnavailable", False)
+
+
+async def test_a_lease_does_not_depend_on_the_clock_of_this_machine(bench: Bench) -> None:
+    """Ahead of the server's, it would end every lease at once, and the workflow would take the next without a pause."""
+    command = InstanceCommand(run_id=RUN, instance=INSTANCE)
+    for ahead in (timedelta(hours=1), timedelta(hours=-1)):
+        beats: asyncio.Queue[Any] = asyncio.Queue()
+        environment = lease(MINUTE, ahead)
+        environment.on_heartbeat = functools.partial(beats.put_nowait, None)
+        task = asyncio.create_task(environment.run(activities(bench).hold_engine, command))
+        for _ in range(2):
+            await asyncio.wait_for(beats.get(), 5)
+        assert not task.done()
+        environment.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await lease(MINUTE / 20, ahead).run(activities(bench).hold_engine, command)

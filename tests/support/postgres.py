@@ -48,11 +48,26 @@ def binaries() -> Path:
 
 
 class PostgresServer:
-    """A running server. `clone()` makes an own migrated database."""
+    """A server in `home`, also the folder of its socket. `database()` makes an own migrated database."""
 
-    def __init__(self, socket_dir: Path) -> None:
-        self._socket_dir = socket_dir
+    def __init__(self, home: Path, user: str) -> None:
+        self._socket_dir = self._home = home
+        self._user = user
         self._numbers = count()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        options = [part for key, value in SETTINGS.items() for part in ("-c", f"{key}={value}")]
+        command = [str(binaries() / "postgres"), "-D", str(self._home / "data"), "-k", str(self._home), *options]
+        log = self._home / "log"
+        self._process = spawn(command, log, self._user, death_signal=signal.SIGQUIT)
+        _wait_ready(self, self._process, log)
+
+    def stop(self, signum: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT keeps what was committed; SIGQUIT is quicker, and right when nothing is kept."""
+        if self._process is not None:
+            stop(self._process, signum)
 
     def url(self, database: str) -> str:
         """SQLAlchemy form."""
@@ -97,17 +112,13 @@ def running_postgres() -> Iterator[PostgresServer]:
         if user:
             shutil.chown(home, user)
         _initdb(home / "data", user)
-        options = [part for key, value in SETTINGS.items() for part in ("-c", f"{key}={value}")]
-        command = [str(binaries() / "postgres"), "-D", str(home / "data"), "-k", str(home), *options]
-        process = spawn(command, home / "log", user, death_signal=signal.SIGQUIT)
+        server = PostgresServer(home, user)
         try:
-            server = PostgresServer(home)
-            _wait_ready(server, process, home / "log")
+            server.start()
             server.migrate_template()
             yield server
         finally:
-            # Immediate shutdown: nothing is kept, so nothing needs to be flushed.
-            stop(process, signal.SIGQUIT)
+            server.stop(signal.SIGQUIT)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 

@@ -8,10 +8,12 @@ position, so that a generation continued from any prefix gives the same tokens a
 """
 
 import asyncio
+import itertools
 import json
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from psrl.schemas.errors import EngineUnavailable
@@ -40,6 +42,10 @@ class Script:
     """Versions whose (next) load fails midway."""
     wrong_probes: list[int] = field(default_factory=list)
     """Versions whose (next) probe does not match."""
+    stalls_after: int | None = None
+    """The first engine of a process stops after so many tokens, as if its process were frozen. Later ones do not."""
+    sampled_log: str = ""
+    """A file that gets one byte for every token sampled, so that it can be counted after a kill."""
 
 
 def token_at(previous: int, position: int) -> int:
@@ -65,6 +71,9 @@ def scripted_probe(version: int, token_ids: Sequence[int] = (7, 8, 9, 10)) -> We
     return WeightProbe(token_ids=tuple(token_ids), logprobs=values)
 
 
+_engines = itertools.count()
+
+
 class ScriptedEngine:
     def __init__(self, script: Script | None = None) -> None:
         self.script = script or Script(**json.loads(os.environ.get(VARIABLE, "{}")))
@@ -73,6 +82,11 @@ class ScriptedEngine:
         self.running: set[str] = set()
         self.paused = False
         self.dead = True
+        self.stalled = False
+        """Lives, but gives nothing and answers nothing."""
+        self.sampled = 0
+        self._deaths: set[asyncio.Task[None]] = set()
+        self._first = next(_engines) == 0
         self._aborted: set[str] = set()
         self._allowed = 0
         self._changed = asyncio.Condition()
@@ -88,6 +102,11 @@ class ScriptedEngine:
     async def die(self) -> None:
         async with self._changed:
             self.dead = True
+            self._changed.notify_all()
+
+    async def stall(self) -> None:
+        async with self._changed:
+            self.stalled = True
             self._changed.notify_all()
 
     async def until_running(self, requests: int) -> None:
@@ -120,6 +139,7 @@ class ScriptedEngine:
                 left -= 1
                 stop = self.script.stop_after is not None and position % self.script.stop_after == 0
                 ids.append(STOP_ID if stop else token_at(previous, position))
+                self._count()
                 end = StreamEnd.STOP if stop else None if left else StreamEnd.LENGTH
                 yield Chunk([ids[-1]], [logprob_at(previous, position)], end, (version,) if end else ())
                 if end:
@@ -128,12 +148,15 @@ class ScriptedEngine:
             await self._leave(request.request_id)
 
     async def pause(self, interrupt: bool) -> None:
+        await self.ping()
         async with self._changed:
             if interrupt:
                 self._aborted |= self.running
                 self._changed.notify_all()
             else:
                 await self._changed.wait_for(lambda: not self.running)
+            if self.dead:
+                raise EngineUnavailable("scripted: the engine died")
             self.paused = True
 
     async def resume(self) -> None:
@@ -163,6 +186,12 @@ class ScriptedEngine:
             self.script.wrong_probes.remove(version)
         return [value + shift for value in scripted_probe(version, token_ids).logprobs]
 
+    async def ping(self) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.dead or not self.stalled)
+            if self.dead:
+                raise EngineUnavailable("scripted: the engine died")
+
     @property
     def kv_capacity_tokens(self) -> int:
         return 100_000
@@ -170,10 +199,21 @@ class ScriptedEngine:
     def alive(self) -> bool:
         return not self.dead
 
+    def kill(self) -> None:
+        self.dead = True
+        self._deaths.add(asyncio.get_running_loop().create_task(self.die()))
+
     def shutdown(self) -> None:
         self.dead = True
 
     # --- helpers -----------------------------------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        self.sampled += 1
+        self.stalled = self.stalled or (self._first and self.sampled == self.script.stalls_after)
+        if self.script.sampled_log:
+            with Path(self.script.sampled_log).open("ab", buffering=0) as log:
+                log.write(b".")
 
     async def _enter(self, request_id: str) -> None:
         async with self._changed:
@@ -192,7 +232,7 @@ class ScriptedEngine:
                 lambda: (
                     self.dead
                     or request_id in self._aborted
-                    or (not self.paused and (not self.script.manual or self._allowed > 0))
+                    or (not self.stalled and not self.paused and (not self.script.manual or self._allowed > 0))
                 )
             )
             if self.dead:

@@ -16,6 +16,7 @@ from tests.support.rollout import RUN, SPEC, ScriptedWeights, make_host
 from tests.support.scripted_engine import Script, ScriptedEngine
 
 OTHER = RunId("other")
+HASTY = SPEC.model_copy(update={"stall_timeout_s": 0.2})
 OTHER_SPEC = SPEC.model_copy(update={"run_id": OTHER})
 
 
@@ -132,17 +133,21 @@ async def test_a_lease_that_nobody_renews_runs_out(
 async def test_damaged_bytes_leave_the_engine_untouched(
     host: Host, made: tuple[Host, ScriptedWeights, list[ScriptedEngine]]
 ) -> None:
+    """Field report 19: generation can be resumed after an update that failed as after one that succeeded."""
     await serve(host, 1)
     await host.pause(RUN, interrupt=True)
     made[1].damaged.add(2)
     with pytest.raises(WeightsRefused, match="damaged"):
         await host.pull(RUN, Version(2))
     assert (seen(host), made[2][0].loaded) == ((InstanceState.PAUSING, 1), [1])
+    await host.resume(RUN)
+    assert seen(host) == (InstanceState.SERVING, 1)
 
 
 async def test_a_failed_load_is_repaired_by_a_complete_good_one(
     host: Host, script: Script, engines: list[ScriptedEngine]
 ) -> None:
+    """Field report 15: a failed update is an error with its reason, within a limit, and the next update works."""
     await serve(host, 1)
     await host.pause(RUN, interrupt=True)
     script.failing_loads.append(2)
@@ -187,6 +192,63 @@ async def test_a_death_is_noticed_and_repaired_by_a_start(host: Host, engines: l
     assert seen(host) == (InstanceState.QUARANTINED, -1)
     await serve(host, 1)
     assert seen(host) == (InstanceState.SERVING, 1)
+
+
+async def test_a_stuck_engine_is_ended_reported_and_replaced(host: Host, engines: list[ScriptedEngine]) -> None:
+    await serve(host, 1, HASTY)
+    await engines[0].stall()
+    host.changed.clear()
+    await noticing(host)
+    assert seen(host) == (InstanceState.QUARANTINED, -1)
+    assert host.changed.is_set(), "the coordinator is told at once"
+    assert not engines[0].alive()
+    with pytest.raises(EngineUnavailable, match=r"the engine is stuck: .*rollout\.stall_timeout_s=0\.2"):
+        host.renew_lease(RUN)
+    await serve(host, 1, HASTY)
+    assert (seen(host), len(engines)) == ((InstanceState.SERVING, 1), 2)
+
+
+async def test_an_engine_that_cannot_be_ended_is_given_up_all_the_same(
+    host: Host, engines: list[ScriptedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that hangs in a driver survives SIGKILL for a while."""
+    await serve(host, 1, HASTY)
+    await engines[0].stall()
+    monkeypatch.setattr(ScriptedEngine, "kill", lambda engine: None)
+    await noticing(host)
+    assert engines[0].alive()
+    with pytest.raises(EngineUnavailable, match="the engine is stuck"):
+        host.renew_lease(RUN)
+
+
+async def test_a_stall_while_the_engine_drains_ends_the_pause(host: Host, engines: list[ScriptedEngine]) -> None:
+    await serve(host, 1, HASTY)
+    with host.gate.slot("inside", 3):
+        await engines[0].stall()
+        draining = asyncio.create_task(host.pause(RUN, interrupt=False))
+        await asyncio.sleep(0)
+        await noticing(host)
+    with pytest.raises(EngineUnavailable, match="the engine is stuck"):
+        await draining
+
+
+async def test_an_engine_that_cannot_be_paused_is_ended(
+    host: Host, engines: list[ScriptedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await serve(host, 1)
+    await engines[0].stall()
+    monkeypatch.setattr(host_module, "INTERRUPT_TIMEOUT_S", 0.05)
+    with pytest.raises(EngineUnavailable, match="could not be paused"):
+        await host.pause(RUN, interrupt=True)
+    assert (seen(host)[0], engines[0].alive()) == (InstanceState.QUARANTINED, False)
+
+
+async def noticing(host: Host) -> None:
+    """As the reporter does, until the host has given its engine up."""
+    async with asyncio.timeout(10):
+        while seen(host)[0] is not InstanceState.QUARANTINED:
+            host.notice_stall()
+            await asyncio.sleep(0.01)
 
 
 async def test_a_start_that_fails_leaves_the_instance_free(host: Host, script: Script) -> None:

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 from temporalio import activity
@@ -101,11 +100,12 @@ class RolloutActivities:
 
 
 def _time_left_s() -> float:
-    """Until Temporal gives this activity up; without end when it never does."""
+    """From the activity's start until Temporal gives it up; without end when it never does."""
     info = activity.info()
     if info.schedule_to_close_timeout is None:
         return math.inf
-    spent = datetime.now(UTC) - info.scheduled_time
+    # Both times are the server's: this machine's clock may say anything.
+    spent = info.started_time - info.scheduled_time
     return (info.schedule_to_close_timeout - spent).total_seconds()
 
 

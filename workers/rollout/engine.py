@@ -94,10 +94,20 @@ class Engine(Protocol):
         """Log-probs of `token_ids[1:]` at temperature 1. Only after `resume`."""
         ...
 
+    async def ping(self) -> None:
+        """Returns when the engine answered, which it does between two of its steps, also while paused. Raises
+        `EngineUnavailable` when it is dead."""
+        ...
+
     @property
     def kv_capacity_tokens(self) -> int: ...
 
     def alive(self) -> bool: ...
+
+    def kill(self) -> None:
+        """End its processes as a crash would, at once and also when they hang: streams raise `EngineUnavailable`, and
+        so does every call in progress. `shutdown` follows."""
+        ...
 
     def shutdown(self) -> None:
         """Stop its processes at once, also in the middle of a start. From any thread, any number of times."""

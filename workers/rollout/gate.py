@@ -20,6 +20,9 @@ class Gate:
         self._empty = asyncio.Event()
         self._empty.set()
         self._inside: dict[str, int] = {}
+        self._storing = 0
+        self.chunks = 0
+        """Deliveries of the engine to requests inside, in the life of this gate."""
 
     @property
     def is_open(self) -> bool:
@@ -33,6 +36,11 @@ class Gate:
     def tokens_inside(self) -> int:
         """Prompts and sampled tokens of the requests inside."""
         return sum(self._inside.values())
+
+    @property
+    def waiting(self) -> int:
+        """Requests inside that expect something of the engine, and not of the store."""
+        return len(self._inside) - self._storing
 
     def open(self) -> None:
         self._open.set()
@@ -63,6 +71,16 @@ class Gate:
 
     def progress(self, request_id: str, tokens: int) -> None:
         self._inside[request_id] += tokens
+        self.chunks += 1
+
+    @contextmanager
+    def storing(self) -> Iterator[None]:
+        """A request inside waits for the store meanwhile."""
+        self._storing += 1
+        try:
+            yield
+        finally:
+            self._storing -= 1
 
     async def settle(self, engine: Engine, patience_s: float = SETTLE_S) -> None:
         """Wait until nobody is inside; requests that reached the engine after it was paused are aborted."""

@@ -49,6 +49,9 @@ class Progress:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     since: float = field(default_factory=time.time)
+    """Wall clock at the beginning of the row, for people. Durations are measured by the other clock, which no one can
+    set."""
+    ticks: float = field(default_factory=time.monotonic)
 
     def add(self, chunk: Chunk) -> None:
         if len(chunk.token_ids) != len(chunk.logprobs):
@@ -109,8 +112,9 @@ class Generator:
             prompt_ids=ids,
             sampling=_rest(request.sampling, progress.stored),
             cache_salt=f"{request.trajectory.run_id}:{progress.version}",
-            chunk_tokens=min(spec.flush_tokens, MAX_CHUNK_TOKENS),
+            chunk_tokens=_chunk_tokens(spec.flush_tokens),
         )
+        row_tokens = _row_tokens(spec.flush_tokens, asked.chunk_tokens)
         try:
             with self._host.gate.slot(asked.request_id, len(ids)):
                 async with aclosing(engine.generate(asked)) as stream:
@@ -119,9 +123,10 @@ class Generator:
                         self._host.gate.progress(asked.request_id, len(chunk.token_ids))
                         if chunk.end is not None:
                             return _checked(progress, chunk)
-                        due = time.time() - progress.since >= spec.flush_interval_s
-                        if progress.ids and (len(progress.ids) >= spec.flush_tokens or due):
-                            await self._store(progress, None)
+                        due = time.monotonic() - progress.ticks >= spec.flush_interval_s
+                        if progress.ids and (len(progress.ids) >= row_tokens or due):
+                            with self._host.gate.storing():
+                                await self._store(progress, None)
                             beat(progress.stored)
         except EngineUnavailable:
             # What the engine gave before it died is good, and would be sampled again for nothing.
@@ -132,7 +137,8 @@ class Generator:
 
     async def _store(self, progress: Progress, end: SegmentEnd | None) -> None:
         """One row of what is not stored yet. Raises `Refused`."""
-        ref, now = progress.request.trajectory, time.time()
+        ref, now = progress.request.trajectory, time.monotonic()
+        finished_at = progress.since + now - progress.ticks
         final = end is not None and end is not SegmentEnd.INTERRUPTED
         row = SegmentRow(
             run_id=ref.run_id,
@@ -149,14 +155,15 @@ class Generator:
             logprobs=encode_logprobs(progress.logprobs),
             end=end.value if final and end else None,
             started_at=progress.since,
-            finished_at=now,
+            finished_at=finished_at,
         )
         await self._writer.write(row)
         self._host.count_tokens(len(progress.ids))
         progress.stored += len(progress.ids)
         progress.seq += 1
         progress.claims = False
-        progress.ids, progress.logprobs, progress.since = [], [], now
+        progress.ids, progress.logprobs = [], []
+        progress.since, progress.ticks = finished_at, now
 
     def _result(
         self, request: GenerateRequest, end: SegmentEnd, tokens: int, progress: Progress | None = None
@@ -164,6 +171,16 @@ class Generator:
         new = progress.new_tokens if progress else 0
         versions = (int(progress.version),) if progress and new else ()
         return GenerateResult(end=end, tokens=tokens, new_tokens=new, versions=versions, instance=self._host.instance)
+
+
+def _chunk_tokens(flush_tokens: int) -> int:
+    return max(1, min(flush_tokens // 8, MAX_CHUNK_TOKENS))
+
+
+def _row_tokens(flush_tokens: int, chunk_tokens: int) -> int:
+    """A row is stored before it has `flush_tokens`: a crash also costs what the last chunk has too much, and what the
+    engine holds back or samples while the row is being committed."""
+    return flush_tokens - 2 * (chunk_tokens - 1)
 
 
 def _checked(progress: Progress, last: Chunk) -> SegmentEnd:

@@ -4,6 +4,7 @@ Promises:
 - requests reach the engine only in SERVING, that is at a version that was verified, loaded and probed;
 - no request is in the engine while its weights change, so that one request has exactly one version (L1, L5);
 - after a failed update nobody is let in until a complete good one (QUARANTINED);
+- an engine that died or is stuck is no longer offered to anyone, and its callers are told; a start makes a new one;
 - another run is refused while this one's lease holds; a lease that nobody renews runs out (L11).
 
 Operations run one at a time and to their end, also when the activity that asked for one is cancelled.
@@ -25,6 +26,7 @@ from ...schemas.weights import WeightProbe
 from .engine import Engine
 from .gate import Gate
 from .source import WeightSource
+from .watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +67,10 @@ class Host:
         self._pulled: PullResult | None = None
         self._trusted = False
         """Whether the weights in the engine are whole, even if of no published version."""
+        self._fault = ""
+        """Why the engine was given up although its process may not have ended yet."""
         self._paused = False
+        self._watchdog = Watchdog(self.gate)
         self._leased_at = 0.0
         self._lock = asyncio.Lock()
         self._operations: set[asyncio.Task[Any]] = set()
@@ -100,8 +105,9 @@ class Host:
             raise EngineUnavailable(f"{self.instance} has no engine; start_engine comes first")
         if self._spec.run_id != run_id:
             raise EngineUnavailable(f"{self.instance} serves run {self._spec.run_id}, not {run_id}")
-        if not self._engine.alive():
-            raise EngineUnavailable(f"{self.instance}: the engine is dead; start_engine makes a new one")
+        if self._fault or not self._engine.alive():
+            reason = self._fault or "the engine is dead"
+            raise EngineUnavailable(f"{self.instance}: {reason}; start_engine makes a new one")
         return self._engine
 
     def spec_of(self, run_id: RunId) -> EngineSpec:
@@ -158,6 +164,20 @@ class Host:
             self._distrust()
             self._to(InstanceState.QUARANTINED)
 
+    def notice_stall(self) -> None:
+        """Called often, from the event loop: an engine that lives but does nothing is ended, so that its callers go on
+        elsewhere and the workflow starts another."""
+        engine, draining = self._engine, self._state is InstanceState.PAUSING and self.gate.inside > 0
+        watched = self._state is InstanceState.SERVING or draining
+        if not watched or engine is None or self._spec is None or not engine.alive():
+            self._watchdog.reset()
+            return
+        limit_s = self._spec.stall_timeout_s
+        why = self._watchdog.look(engine, limit_s)
+        if why:
+            self._give_up(engine, f"the engine is stuck: {why} (rollout.stall_timeout_s={limit_s:g})")
+            self._to(InstanceState.QUARANTINED)
+
     def report(self) -> InstanceReport:
         limit = self._spec.max_num_seqs if self._spec else 0
         running = min(self.gate.inside, limit)
@@ -198,7 +218,7 @@ class Host:
             if isinstance(error, PsrlError) or not isinstance(error, Exception):
                 raise
             raise EngineUnavailable(f"{self.instance}: the engine did not start: {error!r}") from error
-        self._engine, self._trusted, self._leased_at = engine, True, time.monotonic()
+        self._engine, self._trusted, self._fault, self._leased_at = engine, True, "", time.monotonic()
 
     async def _pause(self, run_id: RunId, interrupt: bool) -> None:
         self.renew_lease(run_id)
@@ -261,9 +281,11 @@ class Host:
                 assert self._engine is not None
                 await self.gate.settle(self._engine)
         except Exception as error:
-            self._distrust()
+            reason = self._fault or f"the engine could not be paused: {error!r}"
+            if self._engine is not None:
+                self._give_up(self._engine, reason)
             self._to(InstanceState.QUARANTINED)
-            raise EngineUnavailable(f"{self.instance}: the engine could not be paused: {error!r}") from error
+            raise EngineUnavailable(f"{self.instance}: {reason}") from error
 
     async def _load(self, tensors: Any, version: Version, probe: WeightProbe) -> float:
         """Load and probe; returns the largest difference. From its first line until a good probe, nothing in the engine
@@ -285,6 +307,7 @@ class Host:
                     f"{difference:.3g}; allowed is rollout.weight_probe_tolerance={self._spec.weight_probe_tolerance}"
                 )
         except TimeoutError as error:
+            self._give_up(self._engine, f"loading version {version} took more than {LOAD_TIMEOUT_S:.0f} s")
             self._to(InstanceState.QUARANTINED)
             raise EngineUnavailable(f"{self.instance}: no version {version} after {LOAD_TIMEOUT_S} s") from error
         except BaseException:
@@ -303,7 +326,7 @@ class Host:
             except Exception as error:  # noqa: BLE001 - a broken engine is stopped all the same
                 log.warning("%s: requests were left in the engine: %r", self.instance, error)
             await asyncio.to_thread(engine.shutdown)
-        self._spec, self._paused = None, False
+        self._spec, self._paused, self._fault = None, False, ""
         self._distrust()
         self._to(InstanceState.STOPPED)
 
@@ -312,6 +335,13 @@ class Host:
         if paused != self._paused:
             await (self._engine.pause(interrupt) if paused else self._engine.resume())
             self._paused = paused
+
+    def _give_up(self, engine: Engine, reason: str) -> None:
+        """End an engine that does not answer. Its streams fail, so that what they have is stored."""
+        log.error("%s: %s", self.instance, reason)
+        self._fault = reason
+        self._distrust()
+        engine.kill()
 
     def _distrust(self) -> None:
         self.gate.shut()

@@ -24,6 +24,7 @@ async def keep_reporting(host: Host, coordinator: Coordinator) -> None:
     while True:
         host.changed.clear()
         host.notice_death()
+        host.notice_stall()
         try:
             await coordinator.report(host.report())
             if not reached:

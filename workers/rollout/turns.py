@@ -13,6 +13,7 @@ from ...schemas.errors import InvariantViolated, StaleAttempt
 from ...schemas.ids import GroupId, RunId
 from ...schemas.messages.rollout import GenerateRequest, SegmentEnd, TrajectoryRef
 from ...schemas.tables import Group, Run, Segment, Trajectory
+from .patience import patiently
 
 ATTEMPTS_PER_CALL = 1_000_000
 KEPT_PROMPTS = 4096
@@ -43,7 +44,8 @@ class TurnStore:
             raise InvariantViolated(f"{_name(ref)}: turn {turn} has no stored prompt, only turn 0 has")
         key = (ref.run_id, ref.group_id)
         if key not in self._prompts:
-            self._prompts[key] = asyncio.create_task(self._read_prompt(ref))
+            reading = patiently(lambda repeated: self._read_prompt(ref), f"the question for the prompt of {_name(ref)}")
+            self._prompts[key] = asyncio.create_task(reading)
             while len(self._prompts) > KEPT_PROMPTS:
                 self._prompts.popitem(last=False)
         self._prompts.move_to_end(key)
@@ -56,6 +58,11 @@ class TurnStore:
 
     async def claim(self, request: GenerateRequest, fence: int) -> StoredTurn:
         """Take the trajectory over from earlier attempts. Raises `StaleAttempt` when a later one has it."""
+        return await patiently(
+            lambda repeated: self._claim(request, fence), f"the claim of {_name(request.trajectory)}"
+        )
+
+    async def _claim(self, request: GenerateRequest, fence: int) -> StoredTurn:
         ref = request.trajectory
         async with self._store.begin() as connection:
             claimed = await connection.execute(

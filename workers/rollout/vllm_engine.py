@@ -2,13 +2,13 @@
 
 Facts about vLLM this file works around: a continued request id would be accepted twice; an update that leaves out a
 tensor succeeds; log-probs are of the raw distribution unless the engine is told otherwise; detokenizing costs time and
-is not needed (tokens in, tokens out).
+is not needed (tokens in, tokens out); a call other than `generate` is never answered when the engine process dies.
 """
 
 import asyncio
 import itertools
 import multiprocessing
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
 from pathlib import Path
@@ -39,6 +39,8 @@ ENDS = {"stop": StreamEnd.STOP, "length": StreamEnd.LENGTH, "abort": StreamEnd.A
 
 REAP_S = 2.0
 """How long an ended engine process may take to be gone."""
+DEATH_CHECK_S = 0.5
+"""How often a call in progress looks whether the engine still lives."""
 
 
 class VllmEngine:
@@ -72,10 +74,13 @@ class VllmEngine:
             raise EngineUnavailable(f"the engine failed while generating: {error!r}") from error
 
     async def pause(self, interrupt: bool) -> None:
-        await self._running.pause_generation(mode="abort" if interrupt else "wait", clear_cache=True)
+        await self._answered(self._running.pause_generation(mode="abort" if interrupt else "wait", clear_cache=True))
 
     async def resume(self) -> None:
-        await self._running.resume_generation()
+        await self._answered(self._running.resume_generation())
+
+    async def ping(self) -> None:
+        await self._answered(self._running.is_paused())
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         await self._running.abort(request_ids)
@@ -91,13 +96,29 @@ class VllmEngine:
 
     async def _update(self, staged: dict[str, Any], version: Version) -> None:
         llm = self._running
-        await llm.start_weight_update()
+        await self._answered(llm.start_weight_update())
         try:
-            await llm.update_weights(WeightTransferUpdateRequest(update_info=staged))
-            await llm.finish_weight_update(str(version))
+            await self._answered(llm.update_weights(WeightTransferUpdateRequest(update_info=staged)))
+            await self._answered(llm.finish_weight_update(str(version)))
         except BaseException:
-            await llm.collective_rpc("abandon_weight_update")
+            if self.alive():
+                await self._answered(llm.collective_rpc("abandon_weight_update"))
             raise
+
+    async def _answered(self, call: Coroutine[Any, Any, Any]) -> None:
+        """Wait for a call's answer, or raise `EngineUnavailable` when the engine dies first."""
+        task = asyncio.create_task(call)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=DEATH_CHECK_S)
+                if not task.done() and not self.alive():
+                    raise EngineUnavailable("the engine died during a call")
+        finally:
+            task.cancel()
+        try:
+            task.result()
+        except EngineDeadError as error:
+            raise EngineUnavailable(f"the engine is dead: {error!r}") from error
 
     async def probe(self, token_ids: Sequence[int]) -> list[float]:
         params = SamplingParams(
@@ -122,6 +143,11 @@ class VllmEngine:
     def alive(self) -> bool:
         return self._llm is not None and not self._llm.errored
 
+    def kill(self) -> None:
+        # A host has one engine at a time, so every child is of this one.
+        for child in multiprocessing.active_children():
+            child.kill()
+
     def shutdown(self) -> None:
         llm, self._llm = self._llm, None
         if llm is not None:
@@ -129,9 +155,7 @@ class VllmEngine:
             for child in multiprocessing.active_children():
                 child.join(REAP_S)  # Nobody else waits for it: it would stay as a zombie of this long-lived host.
         elif self._starting:
-            # A host has one engine at a time, so every child is of this start, which then fails by itself.
-            for child in multiprocessing.active_children():
-                child.kill()
+            self.kill()  # The start then fails by itself.
         self._starter.shutdown(wait=False)
 
     @property

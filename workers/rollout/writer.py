@@ -2,27 +2,32 @@
 
 Promises: `write` returns when the row is committed; a row is stored only while its attempt owns the trajectory, checked
 in the statement that stores it; one refused row does not harm the others; a row whose commit was not acknowledged is
-not stored twice. A database that is away is waited for, up to `PATIENCE_S`.
+not stored twice; a refused row whose caller is gone (its activity was cancelled meanwhile) is counted here, the others
+by `TurnStore.refusal`. A database that is away is waited for (`patience.py`).
 """
 
 import asyncio
-import time
+import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
 from psycopg import errors
-from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
+from sqlalchemy import update
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from ...schemas.errors import InvariantViolated, Unreachable
+from ...schemas.errors import InvariantViolated
 from ...schemas.ids import GroupId, RunId
+from ...schemas.tables import Run
+from .patience import patiently
+
+log = logging.getLogger(__name__)
 
 LINGER_S = 0.004
 """How long the first row waits for company: one engine step ends many requests at about the same time."""
 MAX_ROWS = 512
-PATIENCE_S = 60.0
-RETRY_PAUSE_S = 0.5
 
 COLUMNS: dict[str, tuple[str, str]] = {
     "run_id": ("text", "s"),
@@ -139,34 +144,35 @@ class SegmentWriter:
 
     async def _settle(self, batch: list[tuple[SegmentRow, asyncio.Future[None]]]) -> None:
         """Every future gets its answer, whatever happens."""
+        rows = [row for row, _ in batch]
         try:
-            refused = await self._patiently([row for row, _ in batch])
+            refused = await patiently(lambda repeated: self._store_all(rows, repeated), f"{len(rows)} segments")
         except Exception as error:  # noqa: BLE001 - the callers own the error, this task serves all of them
             for _, done in batch:
                 if not done.done():
                     done.set_exception(error)
             return
+        unheard: Counter[RunId] = Counter()
         for row, done in batch:
             if done.done():
-                continue
-            if row.key in refused:
+                unheard[row.run_id] += row.key in refused
+            elif row.key in refused:
                 done.set_exception(Refused())
             else:
                 done.set_result(None)
+        await self._count(+unheard)
 
-    async def _patiently(self, rows: list[SegmentRow]) -> set[Key]:
-        began, retried = time.monotonic(), False
-        while True:
-            try:
-                return await self._store_all(rows, retried)
-            except (OperationalError, InterfaceError) as error:
-                waited = time.monotonic() - began
-                if waited > PATIENCE_S:
-                    raise Unreachable(
-                        f"PostgreSQL did not take {len(rows)} segments for {waited:.0f} s: {error.orig}"
-                    ) from error
-            retried = True
-            await asyncio.sleep(RETRY_PAUSE_S)
+    async def _count(self, refused: Counter[RunId]) -> None:
+        """Best effort, once: a count that was repeated might be too high, and nobody's tokens depend on it."""
+        if not refused:
+            return
+        try:
+            async with self._store.begin() as connection:
+                for run, rows in refused.items():
+                    more = update(Run).where(Run.run_id == run).values(refused_results=Run.refused_results + rows)
+                    await connection.execute(more)
+        except SQLAlchemyError as error:
+            log.warning("refused rows were not counted: %s: %r", dict(refused), error)
 
     async def _store_all(self, rows: list[SegmentRow], retried: bool) -> set[Key]:
         """Keys of refused rows. A retried row may have been stored by a commit that was not acknowledged."""
