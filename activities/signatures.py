@@ -33,6 +33,7 @@ from ..schemas.messages.training import (
     AdvantageStats,
     BatchInfo,
     BatchRequest,
+    CheckpointRequest,
     CheckpointResult,
     LogProbStats,
     OpenTrainerRequest,
@@ -204,8 +205,8 @@ async def publish(request: StepRequest) -> PublishResult:
 
 
 @activity.defn
-async def checkpoint(request: StepRequest) -> CheckpointResult:
-    """Save the state of version `buffer + 1`, atomically."""
+async def checkpoint(request: CheckpointRequest) -> CheckpointResult:
+    """Save the state of version `buffer + 1`, atomically. Writes beside the next step unless asked to wait."""
     raise NotImplementedError
 
 

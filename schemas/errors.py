@@ -70,6 +70,11 @@ class EngineUnavailable(RetryableError):
     """The engine is not in a state that can serve this call (starting, paused too long, being repaired)."""
 
 
+class StorageFull(RetryableError):
+    """A disk or quota has no room for what must be written; says where, how much is needed and how much is free. The
+    step that meets it is held, not failed: it goes on when there is room."""
+
+
 class RewardFailed(RetryableError):
     """The reward function raised or ran out of time. Never the same as a reward of 0.0."""
 

@@ -39,12 +39,13 @@ with workflow.unsafe.imports_passed_through():
         StartEvaluation,
         StartInstance,
     )
-    from ..schemas.messages.training import OpenTrainerRequest, StepRequest
+    from ..schemas.messages.training import CheckpointRequest, OpenTrainerRequest
     from . import settings
     from .evaluation import Evaluation
     from .rollout_instance import RolloutInstance
     from .run_health import why_no_instance
     from .search import RUN, STATE, STEP
+    from .trainer_stage import Hold, trainer_stage
 
 EVALUATION_CONCURRENCY = 64
 
@@ -70,17 +71,15 @@ async def admit(run: RunId, config: dict[str, object]) -> Admission:
     )
 
 
-async def open_trainer(run: RunId, config: RunConfig) -> None:
+async def open_trainer(run: RunId, config: RunConfig, hold: Hold) -> None:
     limit = timedelta(seconds=config.psrl.deployment.start_timeout_s)
     try:
-        await workflow.execute_activity(
+        await trainer_stage(
             signatures.open_trainer,
             OpenTrainerRequest(run_id=run),
-            task_queue=TRAINER_QUEUE,
             summary="load the model, publish v0",
-            schedule_to_close_timeout=limit,
-            heartbeat_timeout=settings.TRAIN_HEARTBEAT,
-            retry_policy=settings.QUICK,
+            patience=limit,
+            hold=hold,
         )
     except ActivityError as error:
         if isinstance(error.cause, ActivityTimeout) and error.cause.type is TimeoutType.SCHEDULE_TO_CLOSE:
@@ -100,16 +99,16 @@ async def close_trainer(run: RunId) -> None:
     )
 
 
-async def save_checkpoint(run: RunId, version: Version) -> None:
-    await workflow.execute_activity(
+async def save_checkpoint(run: RunId, version: Version, hold: Hold) -> str:
+    """Where it is, complete on disk."""
+    saved = await trainer_stage(
         signatures.checkpoint,
-        StepRequest(run_id=run, buffer=version - 1),
-        task_queue=TRAINER_QUEUE,
-        summary=f"checkpoint of v{version}",
-        schedule_to_close_timeout=settings.TRAIN_PATIENCE,
-        heartbeat_timeout=settings.TRAIN_HEARTBEAT,
-        retry_policy=settings.QUICK,
+        CheckpointRequest(run_id=run, buffer=version - 1, wait=True),
+        summary=f"checkpoint of v{version}, complete",
+        patience=settings.TRAIN_PATIENCE,
+        hold=hold,
     )
+    return saved.path
 
 
 def instances_of(config: RunConfig) -> list[InstanceId]:

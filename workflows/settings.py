@@ -8,6 +8,8 @@ from datetime import timedelta
 
 from temporalio.common import RetryPolicy
 
+from ..schemas.errors import StorageFull
+
 SHORT = timedelta(seconds=10)
 """Start-to-close of activities that make one database or coordinator call."""
 STORE_PATIENCE = timedelta(minutes=30)
@@ -17,6 +19,11 @@ HEARTBEAT = timedelta(seconds=10)
 TRAIN_HEARTBEAT = timedelta(seconds=30)
 TRAIN_PATIENCE = timedelta(hours=12)
 """One trainer stage, restarts of the trainer included."""
+HELD_PATIENCE = timedelta(hours=48)
+"""How long a trainer stage waits for room on a full disk: over a weekend's nights, within one workflow's history."""
+HELD_PAUSE = timedelta(seconds=10)
+HELD_PAUSE_MAX = timedelta(seconds=60)
+"""Between two looks at a full disk: the first in the first minute, the second from then on."""
 WEIGHTS_PATIENCE = timedelta(minutes=30)
 LEASE = timedelta(seconds=60)
 """How often an instance makes sure that its run still exists."""
@@ -29,6 +36,13 @@ QUICK = RetryPolicy(
     initial_interval=timedelta(milliseconds=200), backoff_coefficient=2, maximum_interval=timedelta(seconds=5)
 )
 """Idempotent calls that are repeated until their schedule-to-close timeout."""
+STAGE = RetryPolicy(
+    initial_interval=QUICK.initial_interval,
+    backoff_coefficient=QUICK.backoff_coefficient,
+    maximum_interval=QUICK.maximum_interval,
+    non_retryable_error_types=[StorageFull.__name__],
+)
+"""Trainer stages: as the above, but the workflow itself looks after a full disk, so that people hear of it."""
 ONCE = RetryPolicy(maximum_attempts=1)
 """The workflow itself decides what a failure means (generation is routed anew, not repeated on a dead host)."""
 SCORE_ATTEMPTS = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_attempts=5)

@@ -1,7 +1,9 @@
 """Consume: buffer `b` becomes version `b + 1`.
 
 A DAG of idempotent activities; any of them may be repeated, and a trainer that was restarted rebuilds what a stage
-needs. The version is visible to engines only after its row exists (L9).
+needs. The version is visible to engines only after its row exists (L9). A checkpoint is begun and not waited for: the
+next stage of whatever step answers for it. A step whose disk is full tells its run (signal `step_held`), and goes on
+when there is room.
 """
 
 import asyncio
@@ -10,19 +12,24 @@ from datetime import timedelta
 from typing import TypeVar
 
 from temporalio import workflow
+from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from ..activities import signatures
-    from ..schemas.ids import TRAINER_QUEUE
-    from ..schemas.messages.run import StartStep, StepReport
-    from ..schemas.messages.training import BatchRequest, CheckpointResult, StepRequest
+    from ..schemas.messages.run import StartStep, StepHeld, StepReport
+    from ..schemas.messages.training import BatchRequest, CheckpointRequest, StepRequest
     from . import settings
+    from .trainer_stage import trainer_stage
 
+Request = TypeVar("Request", bound=StepRequest)
 Result = TypeVar("Result")
 
 
 @workflow.defn
 class TrainStep:
+    def __init__(self) -> None:
+        self._held = 0
+
     @workflow.run
     async def run(self, start: StartStep) -> StepReport:
         buffer, request = start.buffer, StepRequest(run_id=start.run_id, buffer=start.buffer)
@@ -57,24 +64,35 @@ class TrainStep:
         )
         await self._record(report)
         if start.checkpoint:
-            await self._checkpoint(request)
+            saving = CheckpointRequest(run_id=start.run_id, buffer=buffer)
+            await self._stage(signatures.checkpoint, saving, f"checkpoint of v{buffer + 1}")
         return report
 
-    async def _stage(
-        self, stage: Callable[[StepRequest], Awaitable[Result]], request: StepRequest, summary: str
-    ) -> Result:
-        """One trainer activity; its type is that of the signature."""
+    async def _stage(self, stage: Callable[[Request], Awaitable[Result]], request: Request, summary: str) -> Result:
+        async def hold(reason: str) -> None:
+            """Of the stages that run at the same time, the first and the last to be held are told."""
+            self._held += 1 if reason else -1
+            if self._held == (1 if reason else 0):
+                await self._tell_run(StepHeld(buffer=request.buffer, reason=reason))
+
         name = getattr(stage, "__name__", "stage").replace("_", "-")
-        return await workflow.execute_activity(
+        return await trainer_stage(
             stage,
             request,
-            task_queue=TRAINER_QUEUE,
-            activity_id=f"{name}-{request.buffer:06d}",
             summary=summary,
-            schedule_to_close_timeout=settings.TRAIN_PATIENCE,
-            heartbeat_timeout=settings.TRAIN_HEARTBEAT,
-            retry_policy=settings.QUICK,
+            patience=settings.TRAIN_PATIENCE,
+            hold=hold,
+            activity_id=f"{name}-{request.buffer:06d}",
         )
+
+    async def _tell_run(self, held: StepHeld) -> None:
+        run = workflow.info().parent
+        if run is None:
+            return
+        try:
+            await workflow.get_external_workflow_handle(run.workflow_id).signal("step_held", held)
+        except ApplicationError as error:
+            workflow.logger.warning("run %s took no signal: %s", run.workflow_id, error)
 
     async def _record(self, report: StepReport) -> None:
         await workflow.execute_activity(
@@ -86,6 +104,3 @@ class TrainStep:
             schedule_to_close_timeout=settings.STORE_PATIENCE,
             retry_policy=settings.QUICK,
         )
-
-    async def _checkpoint(self, request: StepRequest) -> CheckpointResult:
-        return await self._stage(signatures.checkpoint, request, f"checkpoint of v{request.buffer + 1}")

@@ -161,7 +161,7 @@ class TrainingRun:
         self._enter(RunPhase.STARTING)
         await self._record()
         self._doing = "the trainer loads the model"
-        await run_parts.open_trainer(self._run_id, self._config)
+        await run_parts.open_trainer(self._run_id, self._config, self._held)
         await run_parts.start_instances(self._run_id, self._config, Version(0))
         self._doing = "the first rollout instance to serve version 0"
         await run_parts.first_instance(self._instances, self._config)
@@ -257,9 +257,10 @@ class TrainingRun:
         phase = RunPhase.STOPPED if self._ledger.version < self._state.admission.total_steps else RunPhase.DONE
         self._enter(RunPhase.STOPPING)
         await self._give_up(self._ledger.live_groups(), "aborted")
-        if phase is RunPhase.STOPPED and self._ledger.version:
+        checkpoint = ""
+        if self._ledger.version:
             self._doing = "the trainer to save a checkpoint"
-            await run_parts.save_checkpoint(self._run_id, self._ledger.version)
+            checkpoint = await run_parts.save_checkpoint(self._run_id, self._ledger.version, self._held)
         self._doing = f"validation rounds {list(self._state.evaluations)}"
         await run_parts.within(
             lambda: not self._state.evaluations, self._config.psrl.group_timeout_s, "the last validation round"
@@ -272,6 +273,7 @@ class TrainingRun:
             steps=self._ledger.version,
             version=self._ledger.version,
             reward_last=self._state.reward_mean,
+            checkpoint=checkpoint,
         )
 
     async def _fail(self, error: Exception) -> None:
@@ -324,6 +326,10 @@ class TrainingRun:
     async def _evaluate(self, version: Version) -> None:
         self._state = self._state.model_copy(update={"evaluations": (*self._state.evaluations, version)})
         await run_parts.start_evaluation(self._run_id, self._config, version)
+
+    async def _held(self, reason: str) -> None:
+        """The trainer's disk is full; an empty reason: no longer."""
+        self._doing = reason or "the trainer"
 
     async def _give_back(self) -> None:
         self._doing = "trainer and instances to be given back"

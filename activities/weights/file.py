@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from ...schemas.errors import InvariantViolated, WeightsRefused
 from ...schemas.ids import RunId, Version
 from ...schemas.weights import ShardInfo, WeightManifest, WeightProbe
+from .room import room
 from .shards import SHARD_BYTES, shards
 
 MANIFEST_FILE = "manifest.json"
@@ -34,7 +35,17 @@ class FileTransport:
         self, run_id: RunId, version: Version, tensors: Mapping[str, torch.Tensor], probe: WeightProbe
     ) -> WeightManifest:
         place = self._place(run_id, version)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        with room(place.parent, sum(tensor.nbytes for tensor in tensors.values())):
+            return self._write(place, run_id, version, tensors, probe)
+
+    def _write(
+        self,
+        place: Path,
+        run_id: RunId,
+        version: Version,
+        tensors: Mapping[str, torch.Tensor],
+        probe: WeightProbe,
+    ) -> WeightManifest:
         scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
         try:
             written = tuple(

@@ -26,7 +26,7 @@ class WeightTransport(Protocol):
         self, run_id: RunId, version: Version, tensors: "Mapping[str, torch.Tensor]", probe: WeightProbe
     ) -> WeightManifest:
         """Make the bytes readable. The same content again is fine; raises `InvariantViolated` when the version is there
-        with other content."""
+        with other content, and `StorageFull`, with nothing left behind, when there is no room."""
         ...
 
     def read(self, manifest: WeightManifest) -> "dict[str, torch.Tensor]":

@@ -3,12 +3,13 @@
 Synchronous on a connection of the caller; asyncio callers use `AsyncConnection.run_sync`.
 """
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
 from ...schemas.errors import InvariantViolated, WeightsRefused
 from ...schemas.ids import RunId, Version
-from ...schemas.tables import Group, WeightVersion
+from ...schemas.messages.data import Purpose
+from ...schemas.tables import EvaluationResult, Group, WeightVersion
 from ...schemas.weights import WeightManifest
 from .transport import WeightTransport
 
@@ -56,15 +57,24 @@ def get_manifest(connection: Connection, run_id: RunId, version: Version) -> Wei
 
 def retain(connection: Connection, transport: WeightTransport, run_id: RunId, keep: int) -> list[Version]:
     """Remove the bytes of versions nobody can ask for any more; returns which. Kept are the newest `keep`, the initial
-    weights, and the tags of live groups. Rows stay: they are the record of what was published."""
+    weights, and the tags of live groups. Rows stay: they are the record of what was published. An instance that is
+    further behind than `keep` finds its version gone, and pulls the newest instead."""
     published = connection.scalars(
         select(WeightVersion.version)
         .where(WeightVersion.run_id == run_id)
         .order_by(WeightVersion.version.desc())
         .limit(keep + LOOK_BACK)
     ).all()
+    # The rows of a validation round stay live; the round is over when its result is there.
+    evaluated = select(EvaluationResult.version).where(EvaluationResult.run_id == run_id)
     tags = connection.scalars(
-        select(Group.version_tag).distinct().where(Group.run_id == run_id, Group.status.in_(("live", "complete")))
+        select(Group.version_tag)
+        .distinct()
+        .where(
+            Group.run_id == run_id,
+            Group.status.in_(("live", "complete")),
+            or_(Group.purpose == Purpose.TRAIN.value, Group.version_tag.not_in(evaluated)),
+        )
     ).all()
     kept = {INITIAL, *tags, *published[:keep]}
     removed = [Version(version) for version in published if version not in kept]

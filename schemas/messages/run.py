@@ -125,6 +125,14 @@ class StartStep(Message):
     """How long the trainer waited for this buffer, by workflow time."""
 
 
+class StepHeld(Message):
+    """Signal `step_held` from a step to its run: a stage waits for something that people must provide."""
+
+    buffer: int
+    reason: str
+    """What is missing, for people; empty when the step goes on."""
+
+
 class StepReport(Message):
     """Result of `TrainStep`, and input of `record_step`."""
 

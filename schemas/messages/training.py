@@ -18,6 +18,14 @@ class StepRequest(Message):
     buffer: int
 
 
+class CheckpointRequest(StepRequest):
+    """Save the state of version `buffer + 1`. Answered when the state is copied; the files are written beside the next
+    step, and a write that failed is repeated by the next stage, whose error it then is."""
+
+    wait: bool = False
+    """Answer only when the checkpoint is complete on disk: for the last one of a run."""
+
+
 class BatchRequest(Message):
     """Record which groups buffer `buffer` takes. Idempotent by (run, buffer)."""
 
@@ -86,9 +94,38 @@ class PublishResult(Message):
     version: int
     bytes: int
     seconds: float
+    notes: tuple[str, ...] = ()
+    """What people should know of how the trainer came to this state: a checkpoint that was damaged and passed over."""
 
 
 class CheckpointResult(Message):
     path: str
     version: int
     seconds: float
+    """That the trainer's other stages had to wait."""
+    complete: bool = True
+    """False: the state is copied and the files are being written."""
+
+
+class DataPosition(Message):
+    """What was trained on up to `version` (L12): `data_position.json` of a checkpoint."""
+
+    run_id: RunId
+    version: int
+    data_fingerprint: str
+    prompts: int
+    """Usable training prompts per epoch: group n is place `n mod prompts` of epoch `n div prompts`."""
+    skipped_too_long: int
+    """Per epoch, never drawn."""
+    trained_groups: int
+    trained_trajectories: int
+    last_group: int | None
+    """Highest number of a group that was trained on; null before the first step."""
+    next_group: int
+    """Every group below was trained on or has left, and is counted here."""
+    next_epoch: int
+    next_place: int
+    trained_ahead: tuple[int, ...]
+    """Groups from `next_group` on that were trained on already: groups are trained in the order in which they end."""
+    left: dict[str, int]
+    """Groups given up without training so far, by reason: filtered, failed, dropped, aborted."""

@@ -43,6 +43,9 @@ class ScriptedStages:
         self.running -= 1
         return RESULT
 
+    def shutdown(self) -> None:
+        pass
+
     def update(self, run_id: str, buffer: int) -> None:
         raise InstanceBusy("the trainer serves another run")
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from psrl.activities.store.engine import sync_engine
 from psrl.activities.weights.file import FileTransport
-from psrl.schemas.errors import InstanceBusy, InvariantViolated, ModelError, RunUnknown
+from psrl.schemas.errors import InstanceBusy, InvariantViolated, ModelError, RunUnknown, StorageFull
 from psrl.schemas.ids import RunId
 from psrl.schemas.stack import Stack
 from psrl.schemas.tables import Checkpoint, Run, WeightVersion
@@ -92,9 +92,10 @@ def stage_calls(run: str, saves: tuple[int, ...] = (1, 3)) -> list[tuple[str, Ca
     run_id = RunId(run)
     calls: list[tuple[str, Callable[[Stages], Any]]] = [("open", lambda stages: stages.open(run_id))]
     for buffer in range(STEPS):
-        names = ["log_probs", "advantages", "update", "publish", *(["checkpoint"] if buffer in saves else [])]
-        for name in names:
+        for name in ("log_probs", "advantages", "update", "publish"):
             calls.append((name, lambda stages, name=name, buffer=buffer: getattr(stages, name)(run_id, buffer)))
+        if buffer in saves:
+            calls.append(("checkpoint", lambda stages, buffer=buffer: stages.checkpoint(run_id, buffer, wait=True)))
     return calls
 
 
@@ -182,7 +183,7 @@ def test_a_checkpoint_loads_with_plain_transformers_and_holds_the_published_weig
     lab.fill()
     stages = lab.life()
     stages.publish(RUN, 0)
-    saved = stages.checkpoint(RUN, 0)
+    saved = stages.checkpoint(RUN, 0, wait=True)
     assert Path(saved.path) == lab.step_folder(1)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(saved.path), AutoTokenizer.from_pretrained(saved.path)
     probe = lab.manifest(1).probe
@@ -197,7 +198,7 @@ def test_checkpoints_beyond_the_limit_are_removed_with_their_rows(lab: Lab, engi
     lab.fill(trainer={"max_ckpt_to_keep": 2})
     stages = lab.life()
     for buffer in range(4):
-        stages.checkpoint(RUN, buffer)
+        stages.checkpoint(RUN, buffer, wait=True)
     kept = sorted(path.name for path in (lab.stack.checkpoints_dir / RUN).iterdir())
     assert kept == ["step_000003", "step_000004"]
     with engine.connect() as connection:
@@ -229,7 +230,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(lab: Lab, caplog: pytest.
     assert not any("differs from the published" in record.message for record in caplog.records)
     assert lab.checksums() == wanted
     # The same version can be saved again over the damaged one.
-    lab.life().checkpoint(RUN, 3)
+    lab.life().checkpoint(RUN, 3, wait=True)
     with caplog.at_level(logging.INFO):
         caplog.clear()
         lab.life().publish(RUN, 4)
@@ -241,7 +242,7 @@ def test_what_a_crash_left_of_a_save_is_cleared_away(lab: Lab) -> None:
     leftover = lab.stack.checkpoints_dir / RUN / ".tmp-step_000001"
     leftover.mkdir(parents=True)
     (leftover / "model.safetensors").write_bytes(b"half")
-    lab.life().checkpoint(RUN, 0)
+    lab.life().checkpoint(RUN, 0, wait=True)
     assert [path.name for path in (lab.stack.checkpoints_dir / RUN).iterdir()] == ["step_000001"]
 
 
@@ -254,10 +255,10 @@ def test_a_save_that_fails_leaves_nothing_behind(lab: Lab, monkeypatch: pytest.M
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", full)
-        with pytest.raises(OSError, match="No space"):
-            stages.checkpoint(RUN, 0)
+        with pytest.raises(StorageFull, match=r"quick: No space left on device: [\d,]+ bytes are needed, [\d,]+ are free"):
+            stages.checkpoint(RUN, 0, wait=True)
     assert list((lab.stack.checkpoints_dir / RUN).iterdir()) == []
-    assert stages.checkpoint(RUN, 0).version == 1
+    assert stages.checkpoint(RUN, 0, wait=True).version == 1
 
 
 def test_another_run_must_wait_until_the_trainer_is_closed(lab: Lab) -> None:

@@ -51,6 +51,7 @@ from psrl.schemas.messages.training import (
     AdvantageStats,
     BatchInfo,
     BatchRequest,
+    CheckpointRequest,
     CheckpointResult,
     LogProbStats,
     OpenTrainerRequest,
@@ -256,8 +257,8 @@ class ScriptedParts:
         return PublishResult(version=request.buffer + 1, bytes=1, seconds=0)
 
     @activity.defn(name="checkpoint")
-    async def checkpoint(self, request: StepRequest) -> CheckpointResult:
-        self.calls.append(f"checkpoint v{request.buffer + 1}")
+    async def checkpoint(self, request: CheckpointRequest) -> CheckpointResult:
+        self.calls.append(f"checkpoint v{request.buffer + 1}" + (" complete" if request.wait else ""))
         return CheckpointResult(path="checkpoint", version=request.buffer + 1, seconds=0)
 
     @activity.defn(name="close_trainer")

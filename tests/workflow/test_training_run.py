@@ -43,8 +43,10 @@ async def test_no_group_is_drawn_that_the_run_cannot_use(client: Client, run_id:
 
 async def test_the_last_step_saves_a_checkpoint_and_every_part_is_given_back(client: Client, run_id: str) -> None:
     parts = ScriptedParts(total_steps=2)
-    await run_to_end(client, run_id, parts, minimal_config())
-    assert "checkpoint v2" in parts.calls
+    result = await run_to_end(client, run_id, parts, minimal_config())
+    assert parts.calls.index("checkpoint v2") < parts.calls.index("checkpoint v2 complete")
+    assert parts.calls.index("checkpoint v2 complete") < parts.calls.index("close_trainer")
+    assert result.checkpoint == "checkpoint"
     assert {"close_trainer", "release rollout-0", "release rollout-1"} <= set(parts.calls)
     assert parts.phases[-1] == "done"
 
@@ -165,7 +167,7 @@ async def test_a_stopped_run_finishes_its_step_saves_and_gives_everything_back(c
         release.set()
         result = await run.result()
     assert (result.phase, result.steps) == (RunPhase.STOPPED, 1)
-    assert "checkpoint v1" in parts.calls
+    assert "checkpoint v1 complete" in parts.calls
     assert parts.phases[-1] == "stopped"
 
 

@@ -1,11 +1,12 @@
 """Checkpoints on disk: `CHECKPOINTS/RUN/step_000010/` holds version 10.
 
-A checkpoint is a plain `transformers` folder (safetensors, config, tokenizer) with two files more: `trainer_state.pt`
-(optimizer, random numbers, version) and `COMMITTED`: whose it is, and the size and SHA-256 of every other file.
+A checkpoint is a plain `transformers` folder (safetensors, config, tokenizer) with three files more: `trainer_state.pt`
+(optimizer, random numbers, version), `data_position.json` (what was trained on) and `COMMITTED`: its format, whose it
+is, and the size and SHA-256 of every other file.
 
 Promises: it is written under a temporary name, flushed, and renamed with its marker inside, so it appears whole or not
-at all; a folder whose marker is missing or does not match is never loaded, and said so by name; writing a version that
-is already complete changes nothing.
+at all, whatever the moment of a crash; a folder whose marker is missing or does not match is never loaded, and said so
+by name; writing a version that is already complete changes nothing; nothing stays behind when a write fails.
 """
 
 import hashlib
@@ -17,24 +18,36 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from ...activities.weights.room import room
 from ...schemas.config import RunConfig
 from ...schemas.errors import ModelError
+from .shapes import configured_shapes, difference, shapes_of
+from .snapshot import Snapshot
 from .state import TrainerState, load_model, make_optimizer
 
 log = logging.getLogger(__name__)
 
 MARKER = "COMMITTED"
+FORMAT = 1
+"""Of the files beside those of `transformers`; another number is not loaded."""
 STATE_FILE = "trainer_state.pt"
+POSITION_FILE = "data_position.json"
 TEMPORARY = ".tmp-"
 NAME = re.compile(r"step_(\d{6,})")
 
 
 class Damaged(Exception):
     """A checkpoint that must not be loaded; the message names the file. Never leaves this module."""
+
+
+class Loaded(NamedTuple):
+    state: TrainerState | None
+    notes: tuple[str, ...]
+    """Which newer checkpoints were passed over, and why."""
 
 
 def checkpoint_folder(root: Path, version: int) -> Path:
@@ -52,44 +65,58 @@ def is_complete(folder: Path, execution: str) -> bool:
     return True
 
 
-def write_checkpoint(state: TrainerState, tokenizer: Any, root: Path, execution: str) -> Path:
-    """Save `state` under `root`; returns its folder. Nothing is left behind when it fails."""
-    final = checkpoint_folder(root, state.version)
+def write_checkpoint(snapshot: Snapshot, tokenizer: Any, root: Path, execution: str) -> Path:
+    """Save `snapshot` under `root`; returns its folder. Raises `StorageFull` when there is no room."""
+    final = checkpoint_folder(root, snapshot.version)
     if is_complete(final, execution):
         return final
-    root.mkdir(parents=True, exist_ok=True)
     for leftover in root.glob(f"{TEMPORARY}*"):
         shutil.rmtree(leftover)  # The one trainer of this run died while it wrote this.
     scratch = root / f"{TEMPORARY}{final.name}"
-    scratch.mkdir()
-    try:
-        state.model.save_pretrained(scratch)
-        tokenizer.save_pretrained(scratch)
-        torch.save(_trainer_state(state), scratch / STATE_FILE)
-        files = {file.name: _fingerprint(file) for file in sorted(scratch.iterdir())}
-        marker = {"execution": execution, "version": state.version, "files": files}
-        (scratch / MARKER).write_text(json.dumps(marker, indent=1))
-        for file in scratch.iterdir():
-            _flush(file)
-        _flush(scratch)
-        if final.exists():
-            shutil.rmtree(final)  # Damaged, or it would have been complete above.
-        scratch.rename(final)
-        _flush(root)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+    with room(root, snapshot.nbytes):
+        scratch.mkdir()
+        try:
+            _write_files(snapshot, tokenizer, scratch, execution)
+            if final.exists():
+                shutil.rmtree(final)  # Damaged, or it would have been complete above.
+            scratch.rename(final)
+            _flush(root)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
     return final
 
 
-def load_newest(
-    root: Path, newest: int, execution: str, config: RunConfig, device: torch.device
-) -> TrainerState | None:
-    """The newest complete checkpoint of version `newest` or older, or None. Damaged ones are passed over."""
+def _write_files(snapshot: Snapshot, tokenizer: Any, scratch: Path, execution: str) -> None:
+    """Everything, the marker last, flushed to disk."""
+    # A copy of the mapping: the writer empties it shard by shard, and a failed write is repeated.
+    snapshot.model.save_pretrained(scratch, state_dict=dict(snapshot.tensors))
+    tokenizer.save_pretrained(scratch)
+    with (scratch / STATE_FILE).open("wb") as stream:  # An open file: its errors keep their number.
+        torch.save(snapshot.trainer, stream)
+    (scratch / POSITION_FILE).write_text(snapshot.position.model_dump_json(indent=1))
+    files = {file.name: _fingerprint(file) for file in sorted(scratch.iterdir())}
+    marker = {"format": FORMAT, "execution": execution, "version": snapshot.version, "files": files}
+    (scratch / MARKER).write_text(json.dumps(marker, indent=1))
+    for file in scratch.iterdir():
+        _flush(file)
+    _flush(scratch)
+
+
+def load_newest(root: Path, newest: int, execution: str, config: RunConfig, device: torch.device) -> Loaded:
+    """The newest complete checkpoint of version `newest` or older, if any. Damaged ones are passed over and noted."""
+    notes: list[str] = []
     for version, folder in _folders(root):
-        if version <= newest and is_complete(folder, execution):
-            return _load(folder, version, config, device)
-    return None
+        if version > newest:
+            continue
+        try:
+            _verify(folder, execution)
+        except Damaged as fault:
+            log.warning("%s; this checkpoint is not used", fault)
+            notes.append(f"{fault}; an older checkpoint, or the initial model, was used")
+        else:
+            return Loaded(_load(folder, version, config, device), tuple(notes))
+    return Loaded(None, tuple(notes))
 
 
 def prune(root: Path, keep: int) -> list[int]:
@@ -110,6 +137,12 @@ def _folders(root: Path) -> Iterator[tuple[int, Path]]:
 
 def _load(folder: Path, version: int, config: RunConfig, device: torch.device) -> TrainerState:
     model = load_model(folder, config, device)
+    differs = difference(configured_shapes(config), shapes_of(model.state_dict()))
+    if differs is not None:
+        raise ModelError(
+            f"model.path={config.model.path!r} does not fit {folder}: {differs} as in the checkpoint. "
+            "Put the model back that the run began with"
+        )
     optimizer = make_optimizer(model, config)
     try:
         stored = torch.load(folder / STATE_FILE, map_location=device, weights_only=True)
@@ -123,21 +156,14 @@ def _load(folder: Path, version: int, config: RunConfig, device: torch.device) -
     return TrainerState(config, model, optimizer, version)
 
 
-def _trainer_state(state: TrainerState) -> dict[str, Any]:
-    return {
-        "version": state.version,
-        "optimizer": state.optimizer.state_dict(),
-        "rng": torch.get_rng_state(),
-        "rng_cuda": torch.cuda.get_rng_state(state.device) if state.device.type == "cuda" else None,
-    }
-
-
 def _verify(folder: Path, execution: str) -> None:
     try:
         marker = json.loads((folder / MARKER).read_text())
-        files, owner = marker["files"], marker["execution"]
+        files, owner, form = marker["files"], marker["execution"], marker["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{folder / MARKER} is missing or unreadable") from error
+    if form != FORMAT:
+        raise Damaged(f"{folder / MARKER} is of format {form}; this release reads format {FORMAT}")
     if owner != execution:
         raise Damaged(f"{folder / MARKER} is of another run of the same name")
     for name, expected in files.items():

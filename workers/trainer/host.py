@@ -16,6 +16,7 @@ from ...activities.boundary import boundary
 from ...activities.heartbeat import heartbeating
 from ...schemas.messages.training import (
     AdvantageStats,
+    CheckpointRequest,
     CheckpointResult,
     LogProbStats,
     OpenTrainerRequest,
@@ -46,8 +47,9 @@ class TrainerHost:
         ]
 
     def shutdown(self) -> None:
-        """Waits for the stage in progress; queued ones are dropped."""
+        """Waits for the stage and the checkpoint in progress; queued stages are dropped."""
         self._thread.shutdown(wait=True, cancel_futures=True)
+        self._stages.shutdown()
 
     @activity.defn
     @boundary
@@ -76,8 +78,8 @@ class TrainerHost:
 
     @activity.defn
     @boundary
-    async def checkpoint(self, request: StepRequest) -> CheckpointResult:
-        return await self._in_thread(lambda: self._stages.checkpoint(request.run_id, request.buffer))
+    async def checkpoint(self, request: CheckpointRequest) -> CheckpointResult:
+        return await self._in_thread(lambda: self._stages.checkpoint(request.run_id, request.buffer, request.wait))
 
     @activity.defn
     @boundary

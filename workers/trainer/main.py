@@ -10,6 +10,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from ...activities.store.engine import sync_engine
 from ...activities.store.migrate import require_current
+from ...activities.store.reach import require_reachable
 from ...schemas.ids import TRAINER_QUEUE
 from ...schemas.stack import Stack
 from ..process import connect, run_worker
@@ -39,6 +40,7 @@ def prepare_torch() -> torch.device:
 
 async def main(stack: Stack, stop: asyncio.Event) -> None:
     world, device = World.from_environment(), prepare_torch()
+    await asyncio.to_thread(require_reachable, stack.postgres_url)
     await asyncio.to_thread(require_current, stack.postgres_url)
     store = sync_engine(stack.postgres_url)
     host = TrainerHost(Stages(stack, store, world, device))

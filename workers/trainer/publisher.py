@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, func, select
 from torch import Tensor
 
 from ...activities.weights.file import FileTransport
@@ -41,15 +41,19 @@ class Publisher:
         return None if manifest is None else self._transport.read(manifest)
 
     def publish(self, state: TrainerState, probe: WeightProbe) -> PublishResult:
-        """The version of `state`, which has no row yet."""
+        """The version of `state`. Published already, it is left as it is."""
         began = time.perf_counter()
         version = Version(state.version)
-        # Bytes without a row are what a crash left, and nobody may read them. They are the same as ours only on the
-        # same hardware.
-        self._transport.remove(self._run_id, version)
-        manifest = self._transport.write(self._run_id, version, state.published_tensors(), probe)
         with self._store.begin() as connection:
-            publish_version(connection, manifest)
+            # One trainer at a time: one that was taken for dead but goes on must not touch what the next one published.
+            connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"publish {self._run_id}", 0))))
+            manifest = find_manifest(connection, self._run_id, version)
+            if manifest is None:
+                # Bytes without a row are what a crash left, and nobody may read them. They are the same as ours only
+                # on the same hardware.
+                self._transport.remove(self._run_id, version)
+                manifest = self._transport.write(self._run_id, version, state.published_tensors(), probe)
+                publish_version(connection, manifest)
         with self._store.begin() as connection:
             retain(connection, self._transport, self._run_id, self._keep)
         return PublishResult(version=version, bytes=manifest.total_bytes, seconds=time.perf_counter() - began)

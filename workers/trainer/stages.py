@@ -9,6 +9,9 @@ Called from one thread only (`host.py`). A stage first brings the state to where
 
 A replay is the same functions on the same rows, so on the same hardware the weights are the same bit for bit. It
 publishes nothing and saves nothing.
+
+A checkpoint is written beside the stages that follow it. One that could not be written is written again by the next
+stage, whatever that is: it fails with the reason, and works when it is repeated after the reason is gone.
 """
 
 import logging
@@ -38,6 +41,7 @@ from .engine_gap import with_engine_gap
 from .probe import weight_probe
 from .publisher import Publisher
 from .runs import AdmittedRun, admitted_run, run_ended
+from .shapes import difference, shapes_of
 from .state import TrainerState, initial_state, load_model, load_tokenizer
 from .step import Advantages, OldLogProbs, advantages, old_log_probs, update
 from .world import World
@@ -80,6 +84,8 @@ class OpenRun:
     step: Step | None = None
     reference: Any = None
     """The model of version 0, loaded when the KL loss first needs it."""
+    notes: tuple[str, ...] = ()
+    """What was noteworthy when the state was last rebuilt; told with the version that is published next."""
 
     @property
     def config(self) -> RunConfig:
@@ -100,7 +106,7 @@ class Stages:
         """Publish version 0, unless it is published already."""
         held = self._run
         if held is not None and held.run_id == run_id and held.admitted != admitted_run(self._store, run_id):
-            self._run = None  # The run was deleted, and another one was admitted under its name.
+            self._release()  # The run was deleted, and another one was admitted under its name.
         run = self._opened(run_id)
         published = run.publisher.published(0)
         if published is not None:
@@ -136,19 +142,26 @@ class Stages:
         probe = weight_probe(state.model, run.tokenizer, run.config)
         published = run.publisher.published(state.version)
         if published is None:
-            return run.publisher.publish(state, probe)
-        self._compare(run, state.version, probe)
-        return published
+            published = run.publisher.publish(state, probe)
+        else:
+            self._compare(run, state.version, probe)
+        return published.model_copy(update={"notes": run.notes})
 
-    def checkpoint(self, run_id: RunId, buffer: int) -> CheckpointResult:
+    def checkpoint(self, run_id: RunId, buffer: int, wait: bool = False) -> CheckpointResult:
+        """With `wait` it is complete on disk, else its state is copied and it is being written."""
         run = self._opened(run_id)
-        stored = run.checkpoints.find(buffer + 1)
-        return stored or run.checkpoints.write(self._after(run_id, buffer), run.tokenizer)
+        stored = run.checkpoints.find(buffer + 1, wait)
+        return stored or run.checkpoints.save(self._after(run_id, buffer), wait)
 
     def close(self, run_id: RunId) -> None:
         if self._run is not None and self._run.run_id == run_id:
-            self._run = None
+            self._release()
             log.info("run %s: closed", run_id)
+
+    def shutdown(self) -> None:
+        """The process ends in order: a checkpoint in progress is completed."""
+        if self._run is not None:
+            self._release()
 
     # --- what a stage builds on ------------------------------------------------------------------------------------
 
@@ -157,24 +170,33 @@ class Stages:
         if self._run is not None and self._run.run_id != run_id:
             if not run_ended(self._store, self._run.run_id):
                 raise InstanceBusy(f"the trainer serves run {self._run.run_id!r}; run {run_id!r} must wait for its end")
-            self._run = None
+            self._release()
         if self._run is None:
             admitted = admitted_run(self._store, run_id)
+            tokenizer = load_tokenizer(admitted.config)
             self._run = OpenRun(
                 run_id,
                 admitted,
-                load_tokenizer(admitted.config),
+                tokenizer,
                 Publisher(self._store, self._stack.weights_dir, run_id, admitted.config),
-                Checkpoints(self._store, self._stack.checkpoints_dir, run_id, admitted),
+                Checkpoints(self._store, self._stack.checkpoints_dir, run_id, admitted, tokenizer),
             )
             log.info("run %s: opened", run_id)
+        self._run.checkpoints.check()
         return self._run
+
+    def _release(self) -> None:
+        run, self._run = self._run, None
+        assert run is not None
+        run.checkpoints.close()
 
     def _step(self, run: OpenRun, buffer: int) -> Step:
         """The step of `buffer`, with the state before or just after its update."""
         step, state = run.step, run.state
         if step is not None and step.buffer == buffer and state is not None and state.version == step.version:
             return step
+        if step is not None and step.buffer != buffer:
+            run.notes = ()  # Told with the step before.
         self._at_version(run, buffer)
         run.step = Step(buffer, read_batch(self._store, run.run_id, buffer))
         return run.step
@@ -229,7 +251,7 @@ class Stages:
         if run.state is not None and run.state.version == version:
             return run.state
         run.state = run.step = None
-        run.state = run.checkpoints.load(version, self._device)
+        run.state, run.notes = run.checkpoints.load(version, self._device)
         if run.state is None:
             run.state = initial_state(run.config, self._initial_model(run))
         if run.state.version < version:
@@ -244,9 +266,12 @@ class Stages:
         model = load_model(Path(run.config.model.path), run.config, self._device)
         gap = self._probe_gap(run, 0, weight_probe(model, run.tokenizer, run.config))
         if gap is not None and gap > SAME_MODEL_TOLERANCE:
+            published = run.publisher.tensors(0)
+            found = {name: shape for name, shape in shapes_of(model.state_dict()).items() if name in (published or {})}
+            differs = None if published is None else difference(found, shapes_of(published))
             raise ModelError(
                 f"model.path={run.config.model.path!r} is not the model that run {run.run_id!r} began with: "
-                f"log-probs of its probe differ by up to {gap:.3g}. Put the original back"
+                f"{differs or f'log-probs of its probe differ by up to {gap:.3g}'}. Put the original back"
             )
         return model
 
