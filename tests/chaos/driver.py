@@ -22,6 +22,8 @@ FIRE_DEADLINE_S = 90.0
 """For a process to pass an armed point."""
 RECOVERY_DEADLINE_S = 240.0
 POLL_S = 0.3
+AGAIN_S = 1.0
+"""Before a process that was not there is looked for again."""
 DECISIONS = ("drawn", "batch", "scored")
 """Rows that exist only because a workflow went on."""
 NEEDED = {TRAINER: ("version",), CPU: ("drawn", "scored"), ORCHESTRATOR: DECISIONS, TEMPORAL: DECISIONS}
@@ -70,10 +72,12 @@ class Driver:
             await asyncio.sleep(max(0.0, began + planned.at_s - time.monotonic()))
             await self._whole.wait()
             injection = Injection(planned.kind, planned.point)
-            if await self._inject(injection):
-                self.injections.append(injection)
-                await self._recover(injection)
-                self._tell(injection)
+            while not await self._inject(injection):
+                await asyncio.sleep(AGAIN_S)  # it was starting, or ended by itself
+                await self._whole.wait()
+            self.injections.append(injection)
+            await self._recover(injection)
+            self._tell(injection)
 
     # --- ending processes ------------------------------------------------------------------------------------------
 

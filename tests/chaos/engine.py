@@ -54,11 +54,18 @@ class ChaosEngine(ScriptedEngine):
         running = self._process is not None and self._process.poll() is None
         return running and super().alive()
 
+    def kill(self) -> None:
+        self._end_process()
+        super().kill()
+
     def shutdown(self) -> None:
+        self._end_process()
+        super().shutdown()
+
+    def _end_process(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
-        super().shutdown()
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
         ids, index = list(request.prompt_ids), int(request.request_id.split("-")[-2])

@@ -32,7 +32,7 @@ POINTS = (
     Point("before-record", "orchestrator", "the version is published, the step is not recorded"),
     Point("before-roll-over", "orchestrator", "published, about to continue as new"),
     Point("checkpoint-begin", "trainer", "the temporary folder is made"),
-    Point("checkpoint-model", "trainer", "model and tokenizer are saved"),
+    Point("checkpoint-model", "trainer", "the model is saved, the tokenizer is not"),
     Point("checkpoint-state", "trainer", "optimizer state is saved, no marker"),
     Point("checkpoint-flush", "trainer", "all files are there, one is flushed"),
     Point("checkpoint-rename", "trainer", "all is flushed, the rename comes next"),

@@ -105,12 +105,12 @@ def trainer() -> None:
     around("psrl.workers.trainer.publisher:publish_version", before="before-publish")
     around("psrl.workers.trainer.publisher:Publisher.publish", after="after-publish")
     around("transformers:PreTrainedModel.save_pretrained", before="checkpoint-begin")
-    around(f"{module}:_trainer_state", before="checkpoint-model")
+    around("transformers:PreTrainedTokenizerBase.save_pretrained", before="checkpoint-model")
     around(f"{module}:_fingerprint", before="checkpoint-state", when=lambda file: _in_temporary(file.parent))
     around(f"{module}:_flush", after="checkpoint-flush", when=lambda path: _in_temporary(path.parent))
     around(f"{module}:_flush", after="checkpoint-rename", when=_in_temporary)
     around(f"{module}:_flush", before="checkpoint-renamed", when=lambda path: not _in_temporary(path, path.parent))
-    around("psrl.workers.trainer.checkpoints:Checkpoints._recorded", before="checkpoint-row")
+    around("psrl.workers.trainer.checkpoints:Checkpoints._record", before="checkpoint-row")
     _mid_prune()
 
 

@@ -24,6 +24,8 @@ GROUP_SIZE = 4
 BATCH_GROUPS = 4
 LONGEST = 32
 END_TIMEOUT_S = 300.0
+ENDLESS_BUDGET = {"restart_budget": 1000, "restart_budget_heals_s": 5}
+"""An engine is ended dozens of times on purpose: that is no reason to do without it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def configuration(home: Path, shape: Shape) -> dict[str, Any]:
         "staleness_buffer_entries": BATCH_GROUPS,
         "rollout_n": GROUP_SIZE,
         "flush_tokens": FLUSH_TOKENS,
-        "deployment": {"n_rollout_instances": 2, "start_timeout_s": 120},
+        "deployment": {"n_rollout_instances": 2, "start_timeout_s": 120, **ENDLESS_BUDGET},
         "rollout_coordination": {"routing_strategy": {"max_concurrent_seqs_per_instance": 16}},
     }
     parsed: dict[str, Any] = json.loads(json.dumps(values))

@@ -28,13 +28,20 @@ def folder(home: Path) -> Path:
     return home / "chaos"
 
 
-def arm(home: Path, point: str) -> None:
-    """The next process that passes `point` ends itself."""
+HOLD = "hold"
+HELD_S = 120.0
+"""Longer than the driver takes to end a process that stands still at a point."""
+
+
+def arm(home: Path, point: str, order: str = "end") -> None:
+    """The next process that passes `point` ends itself, or with `HOLD` stands still there until it is ended."""
     place = folder(home)
     (place / "armed").mkdir(parents=True, exist_ok=True)
     (place / "fired").mkdir(exist_ok=True)
     (place / "fired" / point).unlink(missing_ok=True)
-    (place / "armed" / point).touch()
+    written = place / "armed" / f".{point}"
+    written.write_text(order)
+    written.rename(place / "armed" / point)
 
 
 def disarm(home: Path, point: str) -> None:
@@ -56,7 +63,10 @@ def trip(point: str) -> None:
         (place / "armed" / point).rename(taken)
     except FileNotFoundError:
         return
+    order = taken.read_text()
     mark = Fired(part=os.environ.get(PART_VARIABLE, ""), pid=os.getpid(), at=time.time())
     taken.write_text(json.dumps(vars(mark)))
     taken.rename(place / "fired" / point)
+    if order == HOLD:
+        time.sleep(HELD_S)
     os.kill(os.getpid(), signal.SIGKILL)
