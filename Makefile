@@ -13,7 +13,7 @@ PACKAGES := $(wildcard src/psrl/*/)
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help train up down test fast lint bench demo-model proto docs clean
+.PHONY: help train up down test fast lint chaos bench demo-model proto docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ lint: $(TESTABLE) ## format, lint, strict types, import rules
 
 bench: $(TESTABLE) demo-model ## overhead measured as ratios, each from one run
 	$(BIN)/python -m tests.benchmarks
+
+chaos: $(TESTABLE) ## end every part of a run with SIGKILL 200 times, print the recovery table
+	$(BIN)/python -m tests.chaos
 
 demo-model: $(INSTALLED) ## make the quick start's small language model (cached)
 	@$(BIN)/python -m examples.arithmetic.demo_model --out $(MODEL) --size xs --digits 1 --seed 0

@@ -1,5 +1,6 @@
 """The model's tokenizer: the `AutoTokenizer` of the model directory, the same for prompts, engine and trainer."""
 
+import threading
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -8,6 +9,8 @@ from ...schemas.errors import ModelError
 
 TOKENIZER_FILES = ("tokenizer*", "*.jinja", "chat_template*", "vocab*", "merges*", "special_tokens_map.json")
 """Names of the files that decide how text becomes ids."""
+_loading = threading.Lock()
+"""Threads that import `transformers` at the same time get an ImportError: its names are made when first asked for."""
 
 
 class Tokenizer(Protocol):
@@ -30,7 +33,8 @@ def load_tokenizer(model_path: str, trust_remote_code: bool) -> Tokenizer:
     """Raises `ModelError` when the directory holds none that loads. Never asks the network. Kept in memory until its
     files change."""
     stats = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in tokenizer_files(model_path))
-    return _load(model_path, trust_remote_code, stats)
+    with _loading:
+        return _load(model_path, trust_remote_code, stats)
 
 
 @lru_cache(maxsize=4)

@@ -1,0 +1,100 @@
+"""The chaos run: a plan carried out on one run, then everything that must hold of it."""
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import run as runs
+from .driver import Driver
+from .facts import Monitor
+from .plan import KINDS, make_plan
+from .points import BY_NAME
+from .site import Site
+from .table import Outcome
+from .tokens import sampled_again
+
+ENDLESS = 100_000
+"""Steps asked for: the run is stopped when the plan is done."""
+RUN = "chaos"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The options of a chaos run."""
+
+    seed: int = 0
+    injections: int = 200
+    minutes: float = 14.0
+    steps: int = 40
+    kinds: Sequence[str] = KINDS
+    points: Sequence[str] = field(default_factory=lambda: tuple(BY_NAME))
+
+
+async def chaos(site: Site, wanted: Wanted) -> Outcome:
+    """Raises when the run fails or stands still. What must hold of the outcome is said by `faults`."""
+    await site.up()
+    client = await site.client()
+    handle = await runs.start(client, RUN, runs.configuration(site.home, runs.Shape(steps=ENDLESS)))
+    monitor = Monitor(site.stack, RUN)
+    watching = asyncio.create_task(monitor.watch())
+    ended = asyncio.create_task(runs.until_ended(handle))
+    driver = Driver(site, client, monitor, wanted.seed)
+    try:
+        await _unless(ended, _reaches(monitor, 1))
+        began = time.time()
+        plan = make_plan(wanted.seed, wanted.injections, wanted.minutes * 60, wanted.kinds, wanted.points)
+        await _unless(ended, driver.carry_out(plan))
+        await _unless(ended, _reaches(monitor, wanted.steps))
+        ended.cancel()
+        await runs.stop(handle)
+    finally:
+        for task in (watching, ended):
+            task.cancel()
+        await asyncio.gather(watching, ended, return_exceptions=True)
+    left = await runs.left_by(site.stack, RUN)
+    sampled, again = sampled_again(site.home)
+    return Outcome(
+        seed=wanted.seed,
+        injections=driver.injections,
+        seconds=time.time() - began,
+        steps=left.steps,
+        trained_trajectories=left.trained_trajectories,
+        groups=left.groups,
+        sampled=sampled,
+        again=again,
+        flush_tokens=runs.FLUSH_TOKENS,
+        audit="; ".join(left.faults) or "clean",
+    )
+
+
+def faults(outcome: Outcome, wanted: Wanted) -> list[str]:
+    """What does not hold; empty when the run kept its promises."""
+    lost = {status: outcome.groups[status] for status in ("failed", "deadline", "live") if status in outcome.groups}
+    checks = {
+        f"audit: {outcome.audit}": outcome.audit == "clean",
+        f"lost groups: {lost}": not lost,
+        f"{outcome.again_max} tokens of one trajectory were sampled again at once": outcome.again_max
+        <= outcome.flush_tokens,
+        f"{outcome.steps} steps, wanted {wanted.steps}": outcome.steps >= wanted.steps,
+        f"{len(outcome.injections)} injections, wanted {wanted.injections}": len(outcome.injections)
+        >= wanted.injections,
+    }
+    return [what for what, holds in checks.items() if not holds]
+
+
+async def _reaches(monitor: Monitor, version: int) -> None:
+    while monitor.pulse.version < version:  # noqa: ASYNC110 - what is waited for is in the store
+        await asyncio.sleep(0.5)
+
+
+async def _unless(ended: "asyncio.Task[None]", work: Coroutine[Any, Any, None]) -> None:
+    """Do `work`; fails when the run ends before it is done."""
+    task = asyncio.ensure_future(work)
+    await asyncio.wait([task, ended], return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise AssertionError("the run ended while it was disturbed; `psrl status chaos` says why")
+    task.result()

@@ -1,0 +1,154 @@
+"""The stack under test: brought up as people do it, its worker commands wrapped, its processes found by pid."""
+
+import http.client
+import json
+import os
+import signal
+import sys
+import xmlrpc.client
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import psutil
+from temporalio.client import Client
+
+from psrl.schemas.ids import InstanceId
+from psrl.schemas.messages.rollout import InstanceReport, InstanceState
+from psrl.schemas.stack import HOME_VARIABLE, Stack
+from psrl.workers.coordinator.client import CoordinatorClient
+from psrl.workers.process import connect
+from psrl.workers.stack import parts, ready
+from psrl.workers.stack import up as stack_up
+from psrl.workers.stack.orphans import stack_processes
+from psrl.workers.stack.parts import PART_VARIABLE, Worker
+from psrl.workers.stack.ports import PREFERRED
+from psrl.workers.stack.settings import SETTINGS_FILE, UpRequest
+from psrl.workers.stack.supervision import SUPERVISOR, Supervisor
+from tests.support.child import free_port
+from tests.support.scripted_engine import VARIABLE, Script
+
+REPOSITORY = Path(__file__).parents[2]
+SCRIPTED = "tests.chaos.engine:ChaosEngine"
+VLLM = "psrl.workers.rollout.vllm_engine:VllmEngine"
+ALL = "everything"
+INSTANCES = 2
+
+
+@dataclass
+class Site:
+    home: Path
+    engine: str = SCRIPTED
+    script: Script = field(default_factory=Script)
+    say: Callable[[str], None] = print
+    stack: Stack = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.supervisor = Supervisor(self.home)
+
+    async def up(self) -> None:
+        """`psrl up`: everything, or what is missing of it."""
+        os.environ[HOME_VARIABLE] = str(self.home)
+        os.environ[VARIABLE] = json.dumps(vars(self.script))
+        stack_up.workers = self._wrapped_workers  # type: ignore[attr-defined]
+        stack_up.coordinator_command = lambda: _wrapped("coordinator")  # type: ignore[attr-defined]
+        request = UpRequest(home=self.home, cwd=REPOSITORY)
+        if not (self.home / SETTINGS_FILE).exists():
+            # Ports that no other stack prefers: one may be started here while a server of ours is dead.
+            ports = {name: free_port() for name in PREFERRED}
+            request = replace(request, instances=INSTANCES, parts=parts.KINDS, ports=ports)
+        self.stack = await stack_up.up(request, self.say)
+
+    def down(self) -> None:
+        stack_up.down(self.home, self.say)
+
+    async def client(self) -> Client:
+        return await connect(self.stack.temporal_address, self.stack.namespace)
+
+    # --- processes -------------------------------------------------------------------------------------------------
+
+    def pid(self, part: str) -> int | None:
+        """Of the supervised process, or of the supervisor; None while there is none."""
+        try:
+            if part == SUPERVISOR:
+                pid = int((self.home / "run" / "supervisord.pid").read_text())
+            else:
+                pid = self.supervisor.states()[part].pid
+        except (OSError, ValueError, KeyError, http.client.HTTPException, xmlrpc.client.Error):
+            return None
+        return pid if pid and psutil.pid_exists(pid) else None
+
+    def engine_pid(self, instance: str) -> int | None:
+        """Of the child that is the engine of a rollout host."""
+        host = self.pid(instance)
+        if host is None:
+            return None
+        try:
+            children = psutil.Process(host).children(recursive=True)
+            found = [child.pid for child in children if _is_engine(child)]
+        except psutil.Error:
+            return None
+        return found[0] if found else None
+
+    def kill_everything(self) -> int:
+        """All at once: the supervisor first, so that it starts nothing anew."""
+        left = sorted(stack_processes(self.home), key=lambda process: process.pid != self.pid(SUPERVISOR))
+        for process in left:
+            try:
+                os.kill(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # ended with its parent
+        return len(left)
+
+    def processes(self) -> list[str]:
+        """What runs, for a message."""
+        return [f"{process.pid} {process.environ().get(PART_VARIABLE)}" for process in stack_processes(self.home)]
+
+    # --- do they work? ---------------------------------------------------------------------------------------------
+
+    async def works(self, part: str, killed: int, since: float, client: Client) -> bool:
+        """Another process than `killed` does the part's work."""
+        pid = self.pid(part)
+        if pid is None or pid == killed:
+            return False
+        if part == parts.POSTGRES:
+            return not await ready.postgres(self.stack.postgres_url)
+        if part == parts.TEMPORAL:
+            return not await ready.temporal(self.stack.temporal_address, self.stack.namespace)
+        if part == parts.COORDINATOR:
+            return bool(await self.fleet())
+        if part in self.stack.instances:
+            report = (await self.fleet()).get(InstanceId(part))
+            return report is not None and report.state is InstanceState.SERVING and report.pid == pid
+        worker = next(worker for worker in self._wrapped_workers(parts.KINDS, ()) if worker.name == part)
+        return not await ready.polls(client, worker, since)
+
+    async def engine_works(self, instance: str, killed: int) -> bool:
+        engine = self.engine_pid(instance)
+        report = (await self.fleet()).get(InstanceId(instance))
+        alive = engine is not None and engine != killed
+        return alive and report is not None and report.state is InstanceState.SERVING
+
+    async def fleet(self) -> dict[InstanceId, InstanceReport]:
+        """Empty while the coordinator does not answer or knows nobody."""
+        if await ready.coordinator(self.stack.coordinator_address):
+            return {}
+        async with CoordinatorClient(self.stack.coordinator_address) as coordinator:
+            return {item.report.instance: item.report for item in (await coordinator.fleet()).instances}
+
+    def _wrapped_workers(self, kinds: tuple[str, ...], instances: tuple[InstanceId, ...]) -> list[Worker]:
+        found = []
+        for worker in parts.workers(kinds, instances):
+            kind = parts.ROLLOUT if worker.name in instances else worker.name
+            arguments = ("--instance", worker.name, "--engine", self.engine) if kind == parts.ROLLOUT else ()
+            found.append(replace(worker, command=_wrapped(kind, *arguments)))
+        return found
+
+
+def _wrapped(kind: str, *arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "tests.chaos.process", kind, *arguments)
+
+
+def _is_engine(process: psutil.Process) -> bool:
+    """The scripted engine's child, or vLLM's."""
+    return process.name() in ("sleep", "setpriv") or "EngineCore" in " ".join([process.name(), *process.cmdline()])
