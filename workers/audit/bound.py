@@ -59,12 +59,12 @@ RULES = (
 
 COUNTS = """
 SELECT (SELECT count(*) FROM batch_members WHERE run_id = :run) AS "trained trajectories",
-       (SELECT max(buffer - version_tag) FROM batch_members WHERE run_id = :run) AS "versions behind at most",
+       (SELECT max(buffer - version_tag) FROM batch_members WHERE run_id = :run) AS "buffers after their tag at most",
+       :eta AS "allowed (eta)",
        (SELECT count(*) FROM segments WHERE run_id = :run) AS "segments",
        (SELECT count(DISTINCT version) FROM segments WHERE run_id = :run) AS "versions in them"
 """
 
 
 def bound(run: AuditedRun) -> Check:
-    counts = {**run.counts(COUNTS), "as eta": int(run.parameters["eta"])}
-    return Check("L1", "bound", counts, run.broken(RULES))
+    return Check("L1", "bound", run.counts(COUNTS), run.broken(RULES))

@@ -164,5 +164,5 @@ def once(run: AuditedRun) -> Check:
     counts = run.counts(COUNTS) | {status: int(count) for status, count in run.rows(STATUSES)}
     waiting = run.counts(CUT_SHORT)["places"]
     if waiting and run.phase != RunPhase.DONE:
-        counts["places wait to be drawn again"] = waiting
+        counts["places waiting to be drawn again"] = waiting
     return Check("L2", "once", counts, run.broken((*TRAJECTORIES, *BATCHES, *PROMPTS)))
