@@ -25,8 +25,8 @@ from .versions import immutable, published_versions
 
 SNAPSHOT = (
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY",
-    # Every rule reads a whole run. In a young database the planner believes that its tables are small, and would go
-    # through one of them for every row of another.
+    # Every rule reads a whole run, but a planner whose statistics lag behind may take it for a few rows, and then goes
+    # through one table for every row of another.
     "SET LOCAL enable_nestloop = off",
     "SET LOCAL jit = off",
     "SET LOCAL work_mem = '64MB'",
