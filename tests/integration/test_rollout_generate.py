@@ -27,9 +27,9 @@ from tests.support.rollout import (
     PROMPT,
     RUN,
     Bench,
-    Stored,
     add_group,
     call,
+    ids_of,
     make_bench,
     refused_results,
     stored_segments,
@@ -55,10 +55,6 @@ async def bench(store: AsyncEngine, script: Script) -> AsyncIterator[Bench]:
     await bench.serve(version=1)
     yield bench
     await bench.host.shutdown()
-
-
-def ids_of(segments: list[Stored]) -> list[int]:
-    return [token for segment in segments for token in segment.ids]
 
 
 async def run(bench: Bench, request: GenerateRequest, attempt: int = 1) -> GenerateResult:

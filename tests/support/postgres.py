@@ -57,7 +57,7 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Returns when it answers. The server ends with the thread that calls this."""
         options = [part for key, value in SETTINGS.items() for part in ("-c", f"{key}={value}")]
         command = [str(binaries() / "postgres"), "-D", str(self._home / "data"), "-k", str(self._home), *options]
         log = self._home / "log"

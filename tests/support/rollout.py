@@ -1,7 +1,7 @@
 """A rollout host with a scripted engine and what it needs in the store."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -159,6 +159,10 @@ async def stored_segments(store: AsyncEngine, index: int = 0, group: GroupId = G
         )
         for row in rows
     ]
+
+
+def ids_of(segments: Iterable[Stored]) -> list[int]:
+    return [token for segment in segments for token in segment.ids]
 
 
 async def stored_trajectory(store: AsyncEngine, index: int = 0, group: GroupId = GROUP) -> Any:

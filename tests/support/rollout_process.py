@@ -28,7 +28,7 @@ from psrl.activities.weights.file import FileTransport
 from psrl.activities.weights.versions import publish_version
 from psrl.schemas.ids import InstanceId, Version, rollout_queue
 from psrl.schemas.messages.rollout import EngineSpec, GenerateRequest, GenerateResult, InstanceReport
-from psrl.schemas.messages.run import StartInstance
+from psrl.schemas.messages.run import InstanceChanged, StartInstance
 from psrl.schemas.stack import HOME_VARIABLE, STACK_FILE, Stack
 from psrl.schemas.weights import WeightProbe
 from psrl.workers.coordinator.client import CoordinatorClient
@@ -39,18 +39,19 @@ from tests.support.rollout import RUN
 from tests.support.signal_sink import SignalSink
 
 REPOSITORY = Path(__file__).parents[2]
+SCRIPTED = "tests.support.scripted_engine:ScriptedEngine"
 
 
 @workflow.defn
 class GenerateOnce:
     @workflow.run
-    async def run(self, instance: InstanceId, request: GenerateRequest) -> GenerateResult:
+    async def run(self, instance: InstanceId, request: GenerateRequest, heartbeat_s: float) -> GenerateResult:
         return await workflow.execute_activity(
             signatures.generate,
             request,
             task_queue=rollout_queue(instance),
             schedule_to_close_timeout=timedelta(seconds=60),
-            heartbeat_timeout=timedelta(seconds=4),
+            heartbeat_timeout=timedelta(seconds=heartbeat_s),
             retry_policy=RetryPolicy(maximum_attempts=1),
         )
 
@@ -103,10 +104,20 @@ class Site:
             with suppress(RPCError):  # it has ended
                 await handle.terminate()
 
-    async def generate(self, instance: InstanceId, request: GenerateRequest) -> WorkflowHandle[Any, GenerateResult]:
+    async def generate(
+        self, instance: InstanceId, request: GenerateRequest, heartbeat_s: float = 4
+    ) -> WorkflowHandle[Any, GenerateResult]:
         return await self.client.start_workflow(
-            GenerateOnce.run, args=[instance, request], id=f"{self.tag}/{uuid.uuid4().hex}", task_queue=self.queue
+            GenerateOnce.run,
+            args=[instance, request, heartbeat_s],
+            id=f"{self.tag}/{uuid.uuid4().hex}",
+            task_queue=self.queue,
         )
+
+    async def changes(self) -> list[InstanceChanged]:
+        """What the instances told their run."""
+        sink = self.client.get_workflow_handle(f"run-{self.tag}")
+        return await sink.query("changes", result_type=list[InstanceChanged])
 
     async def serving(self, instance: InstanceId, version: int, not_pid: int = 0) -> InstanceReport:
         """Wait until the coordinator knows the instance as serving."""
