@@ -4,7 +4,6 @@
 a crash leaves either the whole version or a temporary folder that `remove` sweeps. Reads are memory-mapped.
 """
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -20,8 +19,7 @@ from ...schemas.ids import RunId, Version
 from ...schemas.weights import ShardInfo, WeightManifest, WeightProbe
 from .room import room
 from .shards import SHARD_BYTES, shards
-
-MANIFEST_FILE = "manifest.json"
+from .stored import MANIFEST_FILE, named, sha256, verify, version_folder
 
 
 class FileTransport:
@@ -66,15 +64,14 @@ class FileTransport:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def read(self, manifest: WeightManifest) -> dict[str, torch.Tensor]:
+        verify(self._root, manifest)
         folder = self._root / manifest.uri
-        for shard in manifest.shards:
-            _verify(folder / shard.name, shard, manifest)
         tensors: dict[str, torch.Tensor] = {}
         for shard in manifest.shards:
             try:
                 tensors |= load_file(folder / shard.name)
             except SafetensorError as error:
-                raise WeightsRefused(f"{_named(manifest, shard)} is no safetensors file: {error}") from error
+                raise WeightsRefused(f"{named(manifest, shard)} is no safetensors file: {error}") from error
         return tensors
 
     def remove(self, run_id: RunId, version: Version) -> None:
@@ -87,7 +84,7 @@ class FileTransport:
             shutil.rmtree(left_over, ignore_errors=True)
 
     def _place(self, run_id: RunId, version: Version) -> Path:
-        return self._root / run_id / f"v{version:06d}"
+        return version_folder(self._root, run_id, version)
 
     def _put_in_place(self, scratch: Path, place: Path, manifest: WeightManifest) -> WeightManifest:
         try:
@@ -109,28 +106,7 @@ class FileTransport:
 def _write_shard(file: Path, tensors: dict[str, torch.Tensor]) -> ShardInfo:
     save_file(tensors, file)
     _flush(file)
-    return ShardInfo(name=file.name, bytes=file.stat().st_size, sha256=_sha256(file))
-
-
-def _verify(file: Path, shard: ShardInfo, manifest: WeightManifest) -> None:
-    try:
-        size = file.stat().st_size
-        if size != shard.bytes:
-            raise WeightsRefused(f"{_named(manifest, shard)} has {size} bytes, published were {shard.bytes}: {file}")
-        found = _sha256(file)
-    except FileNotFoundError:
-        raise WeightsRefused(f"{_named(manifest, shard)} is missing: {file}") from None
-    if found != shard.sha256:
-        raise WeightsRefused(f"{_named(manifest, shard)} is damaged: sha256 {found}, published {shard.sha256}: {file}")
-
-
-def _named(manifest: WeightManifest, shard: ShardInfo) -> str:
-    return f"run {manifest.run_id} version {manifest.version}: shard {shard.name}"
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return ShardInfo(name=file.name, bytes=file.stat().st_size, sha256=sha256(file))
 
 
 def _flush(path: Path) -> None:

@@ -11,7 +11,7 @@ from .driver import Driver
 from .facts import Monitor
 from .plan import KINDS, make_plan
 from .points import BY_NAME
-from .site import Site
+from .site import SCRIPTED, Site
 from .table import Outcome
 from .tokens import sampled_again
 
@@ -35,12 +35,13 @@ class Wanted:
 async def chaos(site: Site, wanted: Wanted) -> Outcome:
     """Raises when the run fails or stands still. What must hold of the outcome is said by `faults`."""
     await site.up()
-    client = await site.client()
-    handle = await runs.start(client, RUN, runs.configuration(site.home, runs.Shape(steps=ENDLESS)))
-    monitor = Monitor(site.stack, RUN)
+    shape = runs.Shape(steps=ENDLESS)
+    config = runs.configuration(site.home, shape) if site.engine == SCRIPTED else runs.real_configuration(shape)
+    await runs.start(site, RUN, config)
+    monitor = Monitor(site, RUN)
     watching = asyncio.create_task(monitor.watch())
-    ended = asyncio.create_task(runs.until_ended(handle))
-    driver = Driver(site, client, monitor, wanted.seed)
+    ended = asyncio.create_task(runs.until_ended(site, RUN))
+    driver = Driver(site, monitor, wanted.seed)
     try:
         await _unless(ended, _reaches(monitor, 1))
         began = time.time()
@@ -48,7 +49,7 @@ async def chaos(site: Site, wanted: Wanted) -> Outcome:
         await _unless(ended, driver.carry_out(plan))
         await _unless(ended, _reaches(monitor, wanted.steps))
         ended.cancel()
-        await runs.stop(handle)
+        await runs.stop(site, RUN)
     finally:
         for task in (watching, ended):
             task.cancel()

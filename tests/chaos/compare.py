@@ -87,7 +87,7 @@ async def bitwise(site: Site, lanes: dict[str, list[Planned]], seed: int, shape:
     injections: list[Injection] = []
 
     async def disturb(monitor: Monitor) -> int:
-        driver = Driver(site, await site.client(), monitor, seed)
+        driver = Driver(site, monitor, seed)
         driver.injections = injections
         await driver.carry_out(lanes)
         return len(injections)
@@ -109,13 +109,13 @@ async def _both(site: Site, shape: runs.Shape, disturb: Callable[[Monitor], Awai
     """One run in peace, then one while `disturb` works, which ends with the run at the latest."""
     await site.up()
     config = runs.configuration(site.home, shape)
-    calm = await runs.start(await site.client(), CALM, config)
-    await asyncio.wait_for(calm.result(), PATIENCE_S)
+    await runs.start(site, CALM, config)
+    await asyncio.wait_for(runs.result(site, CALM), PATIENCE_S)
     site.say(f"chaos: {shape.steps} steps undisturbed")
-    rough = await runs.start(await site.client(), ROUGH, config)
-    monitor = Monitor(site.stack, ROUGH)
+    await runs.start(site, ROUGH, config)
+    monitor = Monitor(site, ROUGH)
     watching = asyncio.create_task(monitor.watch())
-    ended = asyncio.create_task(runs.until_ended(rough))
+    ended = asyncio.create_task(runs.until_ended(site, ROUGH))
     work = asyncio.create_task(_after_start(monitor, disturb))
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -123,7 +123,7 @@ async def _both(site: Site, shape: runs.Shape, disturb: Callable[[Monitor], Awai
             if work.done():
                 await ended
         result = work.result() if work.done() else -1
-        await rough.result()  # raises what the run failed with
+        await runs.result(site, ROUGH)  # raises what the run failed with
         return result
     finally:
         for task in (watching, ended, work):
@@ -138,8 +138,7 @@ async def _after_start(monitor: Monitor, disturb: Callable[[Monitor], Awaitable[
 
 
 async def _rows(site: Site, query: str, run: str) -> Sequence[Any]:
-    url = site.stack.postgres_url.replace("+psycopg", "")
-    async with await psycopg.AsyncConnection.connect(url) as connection:
+    async with await psycopg.AsyncConnection.connect(site.store) as connection:
         found = await (await connection.execute(query, {"run": run})).fetchall()  # type: ignore[call-overload]
     return sorted(found, key=str) if query in (LENGTHS, PROMPTS) else found
 

@@ -7,8 +7,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from temporalio.client import Client
-
+from psrl.schemas.errors import PsrlError
 from psrl.schemas.ids import instance_id
 from psrl.workers.stack.parts import CPU, ORCHESTRATOR, ROLLOUT, TEMPORAL, TRAINER
 from psrl.workers.stack.supervision import SUPERVISOR
@@ -22,8 +21,9 @@ FIRE_DEADLINE_S = 90.0
 """For a process to pass an armed point."""
 RECOVERY_DEADLINE_S = 240.0
 POLL_S = 0.3
-AGAIN_S = 1.0
+AGAIN_S = 3.0
 """Before a process that was not there is looked for again."""
+TRIES = 20
 DECISIONS = ("drawn", "batch", "scored")
 """Rows that exist only because a workflow went on."""
 NEEDED = {TRAINER: ("version",), CPU: ("drawn", "scored"), ORCHESTRATOR: DECISIONS, TEMPORAL: DECISIONS}
@@ -53,8 +53,8 @@ class NotRecovered(AssertionError):
 
 
 class Driver:
-    def __init__(self, site: Site, client: Client, monitor: Monitor, seed: int) -> None:
-        self._site, self._client, self._monitor = site, client, monitor
+    def __init__(self, site: Site, monitor: Monitor, seed: int) -> None:
+        self._site, self._monitor = site, monitor
         self._chance = random.Random(f"{seed}/driver")
         self._whole = asyncio.Event()
         self._whole.set()
@@ -65,19 +65,27 @@ class Driver:
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for lane in lanes.values():
-                group.create_task(self._lane(lane, began))
+                group.create_task(self._lane(lane, began, group))
 
-    async def _lane(self, lane: list[Planned], began: float) -> None:
+    async def _lane(self, lane: list[Planned], began: float, group: asyncio.TaskGroup) -> None:
+        """Goes on when the part works again. Whether the run makes progress is seen beside: it may wait for another
+        part that was ended meanwhile."""
         for planned in lane:
             await asyncio.sleep(max(0.0, began + planned.at_s - time.monotonic()))
+            injection = await self._injected(planned)
+            self.injections.append(injection)
+            works = asyncio.Event()
+            group.create_task(self._recover(injection, works))
+            await works.wait()
+
+    async def _injected(self, planned: Planned) -> Injection:
+        for _ in range(TRIES):
             await self._whole.wait()
             injection = Injection(planned.kind, planned.point)
-            while not await self._inject(injection):
-                await asyncio.sleep(AGAIN_S)  # it was starting, or ended by itself
-                await self._whole.wait()
-            self.injections.append(injection)
-            await self._recover(injection)
-            self._tell(injection)
+            if await self._inject(injection):
+                return injection
+            await asyncio.sleep(AGAIN_S)  # it was starting, or ended by itself
+        raise NotRecovered(f"{planned} was not possible in {TRIES} tries; processes: {self._site.processes()}")
 
     # --- ending processes ------------------------------------------------------------------------------------------
 
@@ -135,7 +143,7 @@ class Driver:
 
     # --- recovery --------------------------------------------------------------------------------------------------
 
-    async def _recover(self, injection: Injection) -> None:
+    async def _recover(self, injection: Injection, works: asyncio.Event) -> None:
         deadline = time.monotonic() + RECOVERY_DEADLINE_S
         while injection.recovered_s is None:
             if time.monotonic() > deadline:
@@ -145,8 +153,10 @@ class Driver:
             passed = time.time() - injection.at
             if injection.works_s is None and await self._works(injection):
                 injection.works_s = passed
+                works.set()
             if injection.works_s is not None and self._progressed(injection):
                 injection.recovered_s = passed
+        self._tell(injection)
 
     async def _works(self, injection: Injection) -> bool:
         if injection.kind in WHOLE:
@@ -155,8 +165,8 @@ class Driver:
         try:
             if injection.kind == ENGINE:
                 return await self._site.engine_works(injection.part, injection.pid)
-            return await self._site.works(injection.part, injection.pid, injection.at, self._client)
-        except OSError:
+            return await self._site.works(injection.part, injection.pid, injection.at)
+        except (OSError, PsrlError):
             return False
 
     def _progressed(self, injection: Injection) -> bool:
@@ -169,7 +179,7 @@ class Driver:
         return pulse.since(moment, *NEEDED.get(injection.kind, ()))
 
     def _tell(self, injection: Injection) -> None:
-        number, version = len(self.injections), self._monitor.pulse.version
+        number, version = self.injections.index(injection) + 1, self._monitor.pulse.version
         self._site.say(
             f"chaos: {number:3} v{version:<3} {injection.part:12} {injection.point:18} works after"
             f" {injection.works_s or 0:5.1f} s, recovered after {injection.recovered_s or 0:5.1f} s"

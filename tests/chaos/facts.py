@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from psrl.schemas.stack import Stack
+from .site import Site
 
 PULSE = """
     select 'segment ' || instance, extract(epoch from max(started_at))::float8 from segments
@@ -35,16 +35,15 @@ class Pulse:
 class Monitor:
     """Reads the pulse again and again, whatever happens to PostgreSQL."""
 
-    def __init__(self, stack: Stack, run: str) -> None:
-        self._url = stack.postgres_url.replace("+psycopg", "")
-        self._run = run
+    def __init__(self, site: Site, run: str) -> None:
+        self._site, self._run = site, run
         self.pulse = Pulse()
 
     async def watch(self) -> None:
         """Until cancelled."""
         while True:
             try:
-                connection = await psycopg.AsyncConnection.connect(self._url, connect_timeout=2, autocommit=True)
+                connection = await psycopg.AsyncConnection.connect(self._site.store, connect_timeout=2, autocommit=True)
                 async with connection:
                     while True:
                         self.pulse = await _read(connection, self._run)

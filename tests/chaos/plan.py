@@ -18,22 +18,22 @@ RANDOM = "at random"
 WEIGHTS = {
     ROLLOUT: 0.12,
     ENGINE: 0.12,
-    ORCHESTRATOR: 0.17,
-    CPU: 0.17,
-    COORDINATOR: 0.16,
-    TEMPORAL: 0.10,
-    POSTGRES: 0.10,
-    TRAINER: 0.02,
-    SUPERVISOR: 0.02,
-    ALL: 0.02,
+    ORCHESTRATOR: 0.14,
+    CPU: 0.18,
+    COORDINATOR: 0.19,
+    TEMPORAL: 0.11,
+    POSTGRES: 0.11,
+    TRAINER: 0.01,
+    SUPERVISOR: 0.01,
+    ALL: 0.01,
 }
 """Share of the injections at random moments. A trainer takes tens of seconds to come back, and with the supervisor
 everything restarts: few of them fill the same time as many of the others."""
 KINDS = tuple(WEIGHTS)
 WHOLE = (SUPERVISOR, ALL)
-ROUNDS = {TRAINER: 1}
-"""How often each named point comes per round of the others."""
-OTHER_ROUNDS = 3
+ONCE_ONLY = (TRAINER,)
+"""Whose named points come once; those of the others come `OTHER_ROUNDS` times."""
+OTHER_ROUNDS = 2
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Planned:
 def make_plan(
     seed: int, injections: int, seconds: float, kinds: Sequence[str] = KINDS, points: Sequence[str] = tuple(BY_NAME)
 ) -> dict[str, list[Planned]]:
-    """By lane, each in order of time. Every part once first, then every named point (one that is passed often three
-    times), as far as `injections` reaches; what is left is spread over the parts."""
+    """By lane, each in order of time. Every part once first, then every named point (most of them twice), as far as
+    `injections` reaches; what is left is spread over the parts."""
     chance = random.Random(seed)
     once = [(kind, RANDOM) for kind in kinds]
     named = [(BY_NAME[name].kind, name) for name in points if BY_NAME[name].kind in kinds]
-    more = [pair for _ in range(OTHER_ROUNDS - 1) for pair in named if pair[0] not in ROUNDS]
+    more = [pair for _ in range(OTHER_ROUNDS - 1) for pair in named if pair[0] not in ONCE_ONLY]
     chance.shuffle(named)
     chance.shuffle(more)
     chosen = [*once, *named, *more][:injections]

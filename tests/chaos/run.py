@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import text
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from psrl.activities.store.engine import async_engine
+from psrl.schemas.errors import PsrlError
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE
 from psrl.schemas.messages.run import RunResult, StartRun
 from psrl.schemas.stack import Stack
+from psrl.workers.cli.train import read_config
 from tests.support.promises import promises_hold
 from tests.support.runs import config_values, sums, write_jsonl
 
+from .site import Site
+
+QUICKSTART = Path(__file__).parents[2] / "examples" / "arithmetic" / "quickstart.yaml"
 FLUSH_TOKENS = 8
 GROUP_SIZE = 4
 BATCH_GROUPS = 4
@@ -67,24 +72,50 @@ def configuration(home: Path, shape: Shape) -> dict[str, Any]:
     return parsed
 
 
-async def start(client: Client, run: str, config: dict[str, Any]) -> WorkflowHandle[Any, RunResult]:
-    return await client.start_workflow(
+def real_configuration(shape: Shape) -> dict[str, Any]:
+    """The quick start's model and task for a real engine and trainer; the batch as small as above."""
+    overrides = {
+        "psrl.staleness": shape.eta,
+        "psrl.staleness_buffer_entries": BATCH_GROUPS,
+        "psrl.rollout_n": GROUP_SIZE,
+        "psrl.flush_tokens": FLUSH_TOKENS,
+        "psrl.deployment.start_timeout_s": 300,
+        **{f"psrl.deployment.{key}": value for key, value in ENDLESS_BUDGET.items()},
+        "trainer.total_training_steps": shape.steps,
+        "trainer.total_epochs": shape.epochs,
+        "trainer.save_freq": shape.save_freq,
+        "data.val_files": "[]",
+    }
+    values, _ = read_config(QUICKSTART, [f"{key}={value}" for key, value in overrides.items()])
+    return values
+
+
+async def start(site: Site, run: str, config: dict[str, Any]) -> None:
+    client = await site.client()
+    await client.start_workflow(
         "TrainingRun", StartRun(config=config), id=run, task_queue=ORCHESTRATOR_QUEUE, result_type=RunResult
     )
 
 
-async def until_ended(handle: WorkflowHandle[Any, RunResult]) -> None:
+async def result(site: Site, run: str) -> RunResult:
+    """Raises what the run failed with."""
+    client = await site.client()
+    return await client.get_workflow_handle(run, result_type=RunResult).result()
+
+
+async def until_ended(site: Site, run: str) -> None:
     """Returns when the run is no longer running, through whatever happens to Temporal."""
     while True:
-        with suppress(RPCError):
-            if (await handle.describe()).status is not WorkflowExecutionStatus.RUNNING:
+        with suppress(RPCError, PsrlError):
+            client = await site.client()
+            if (await client.get_workflow_handle(run).describe()).status is not WorkflowExecutionStatus.RUNNING:
                 return
         await asyncio.sleep(1)
 
 
-async def stop(handle: WorkflowHandle[Any, RunResult]) -> RunResult:
-    await handle.signal("stop")
-    return await asyncio.wait_for(handle.result(), END_TIMEOUT_S)
+async def stop(site: Site, run: str) -> RunResult:
+    await (await site.client()).get_workflow_handle(run).signal("stop")
+    return await asyncio.wait_for(result(site, run), END_TIMEOUT_S)
 
 
 @dataclass(frozen=True)

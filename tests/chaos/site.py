@@ -22,10 +22,9 @@ from psrl.workers.stack import parts, ready
 from psrl.workers.stack import up as stack_up
 from psrl.workers.stack.orphans import stack_processes
 from psrl.workers.stack.parts import PART_VARIABLE, Worker
-from psrl.workers.stack.ports import PREFERRED
+from psrl.workers.stack.ports import PREFERRED, free_port
 from psrl.workers.stack.settings import SETTINGS_FILE, UpRequest
 from psrl.workers.stack.supervision import SUPERVISOR, Supervisor
-from tests.support.child import free_port
 from tests.support.scripted_engine import VARIABLE, Script
 
 REPOSITORY = Path(__file__).parents[2]
@@ -45,6 +44,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.supervisor = Supervisor(self.home)
+        self._clients: dict[str, Client] = {}
 
     async def up(self) -> None:
         """`psrl up`: everything, or what is missing of it."""
@@ -55,15 +55,26 @@ class Site:
         request = UpRequest(home=self.home, cwd=REPOSITORY)
         if not (self.home / SETTINGS_FILE).exists():
             # Ports that no other stack prefers: one may be started here while a server of ours is dead.
-            ports = {name: free_port() for name in PREFERRED}
+            ports: dict[str, int] = {}
+            for name in PREFERRED:
+                ports[name] = free_port(ports.values())
             request = replace(request, instances=INSTANCES, parts=parts.KINDS, ports=ports)
         self.stack = await stack_up.up(request, self.say)
+
+    @property
+    def store(self) -> str:
+        """For psycopg."""
+        return self.stack.postgres_url.replace("+psycopg", "")
 
     def down(self) -> None:
         stack_up.down(self.home, self.say)
 
     async def client(self) -> Client:
-        return await connect(self.stack.temporal_address, self.stack.namespace)
+        """Of the server of now: after `up` it may have another port."""
+        address = self.stack.temporal_address
+        if address not in self._clients:
+            self._clients[address] = await connect(address, self.stack.namespace)
+        return self._clients[address]
 
     # --- processes -------------------------------------------------------------------------------------------------
 
@@ -106,7 +117,7 @@ class Site:
 
     # --- do they work? ---------------------------------------------------------------------------------------------
 
-    async def works(self, part: str, killed: int, since: float, client: Client) -> bool:
+    async def works(self, part: str, killed: int, since: float) -> bool:
         """Another process than `killed` does the part's work."""
         pid = self.pid(part)
         if pid is None or pid == killed:
@@ -121,7 +132,7 @@ class Site:
             report = (await self.fleet()).get(InstanceId(part))
             return report is not None and report.state is InstanceState.SERVING and report.pid == pid
         worker = next(worker for worker in self._wrapped_workers(parts.KINDS, ()) if worker.name == part)
-        return not await ready.polls(client, worker, since)
+        return not await ready.polls(await self.client(), worker, since)
 
     async def engine_works(self, instance: str, killed: int) -> bool:
         engine = self.engine_pid(instance)

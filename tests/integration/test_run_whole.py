@@ -1,16 +1,23 @@
 """Whole runs over real PostgreSQL, Temporal, coordinator and trainer, with scripted engines: the promises, read from
 the store after each."""
 
-import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine
+import asyncio
+from contextlib import suppress
 
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from typer.testing import CliRunner
+
+from psrl.schemas.errors import RunUnknown
 from psrl.schemas.messages.run import RunPhase
+from psrl.workers.cli.main import app
 from tests.support import rewards
 from tests.support.histories import local_activities, replay
 from tests.support.promises import promises_hold
 from tests.support.runs import sums
 from tests.support.scripted_engine import Script
-from tests.support.small_stack import OpenStack
+from tests.support.small_stack import OpenStack, SmallStack
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -21,10 +28,41 @@ async def test_a_run_keeps_its_promises(open_stack: OpenStack, store: AsyncEngin
         algorithm = {"norm_adv_by_std_in_grpo": group_size > 1}
         result = await small.run(small.config(psrl={"staleness": eta, "rollout_n": group_size}, algorithm=algorithm))
         assert (result.phase, result.steps, result.version) == (RunPhase.DONE, 3, 3)
-        kept = await promises_hold(store, small.run_id)
+        kept = await promises_hold(store, small.run_id, small.stack.weights_dir)
+        await _audited_as_people_do(small)
     assert (kept.batches, kept.trained_groups) == (3, 3 * 2)
     assert kept.statuses == {"trained": 6}, "every drawn group was needed"
     assert max(kept.ages) <= eta
+
+
+async def _audited_as_people_do(small: SmallStack) -> None:
+    """Clean; and not when one reward of a trained trajectory is gone."""
+    found = await asyncio.to_thread(CliRunner().invoke, app, ["audit", small.run_id])
+    assert found.exit_code == 0, found.output
+    lines = found.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["L1", "L2", "L5", "L6", "L8", "L9", "L10", "run"]
+    assert "6 groups" in lines[1]
+    assert "4 versions published, 4 kept on disk and checked" in lines[5]
+    async with small.store.begin() as connection:
+        await connection.execute(text("UPDATE trajectories SET reward = NULL WHERE group_id = '000004'"))
+    found = await asyncio.to_thread(CliRunner().invoke, app, ["audit", small.run_id])
+    assert found.exit_code == 1
+    assert "BROKEN: L10" in found.stdout
+
+
+async def test_the_audit_is_clean_at_every_moment_of_a_run(open_stack: OpenStack, store: AsyncEngine) -> None:
+    """It reads one snapshot; versions are retired while it looks at their files."""
+    async with open_stack(script=Script(token_s=0.01)) as small:
+        run = await small.start(small.config(psrl={"staleness": 1}, trainer={"total_training_steps": 12}))
+        finished = asyncio.create_task(small.finish(run))
+        audits, batches = 0, set()
+        while not finished.done():
+            with suppress(RunUnknown):  # not admitted yet
+                batches.add((await promises_hold(store, small.run_id, small.stack.weights_dir)).batches)
+                audits += 1
+        assert (await finished).phase is RunPhase.DONE
+    assert audits >= 12
+    assert len(batches) >= 4, "the audits met the run in several of its steps"
 
 
 async def test_a_run_whose_workflows_are_never_cached_ends_the_same(open_stack: OpenStack, store: AsyncEngine) -> None:

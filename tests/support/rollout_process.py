@@ -28,7 +28,7 @@ from psrl.activities.weights.file import FileTransport
 from psrl.activities.weights.versions import publish_version
 from psrl.schemas.ids import InstanceId, Version, rollout_queue
 from psrl.schemas.messages.rollout import EngineSpec, GenerateRequest, GenerateResult, InstanceReport
-from psrl.schemas.messages.run import StartInstance
+from psrl.schemas.messages.run import InstanceChanged, StartInstance
 from psrl.schemas.stack import HOME_VARIABLE, STACK_FILE, Stack
 from psrl.schemas.weights import WeightProbe
 from psrl.workers.coordinator.client import CoordinatorClient
@@ -113,6 +113,11 @@ class Site:
             id=f"{self.tag}/{uuid.uuid4().hex}",
             task_queue=self.queue,
         )
+
+    async def changes(self) -> list[InstanceChanged]:
+        """What the instances told their run."""
+        sink = self.client.get_workflow_handle(f"run-{self.tag}")
+        return await sink.query("changes", result_type=list[InstanceChanged])
 
     async def serving(self, instance: InstanceId, version: int, not_pid: int = 0) -> InstanceReport:
         """Wait until the coordinator knows the instance as serving."""

@@ -130,6 +130,18 @@ class ScriptedParts:
     async def on_update(self, request: StepRequest) -> None:
         """Called in the middle of an update."""
 
+    async def on_publish(self, version: int) -> None:
+        """Called before a version is published."""
+
+    async def on_checkpoint(self, request: CheckpointRequest) -> None:
+        """Called before a checkpoint is saved."""
+
+    async def on_log_probs(self, request: StepRequest) -> None:
+        """Called before log-probs are computed."""
+
+    async def on_advantages(self, request: StepRequest) -> None:
+        """Called before advantages are computed."""
+
     async def on_admit(self, request: AdmitRequest) -> None:
         """Called before admission."""
 
@@ -265,15 +277,18 @@ class ScriptedParts:
 
     @activity.defn(name="open_trainer")
     async def open_trainer(self, request: OpenTrainerRequest) -> PublishResult:
+        await self.on_publish(0)
         self.published.add(0)
         return PublishResult(version=0, bytes=1, seconds=0)
 
     @activity.defn(name="compute_log_probs")
     async def compute_log_probs(self, request: StepRequest) -> LogProbStats:
+        await self.on_log_probs(request)
         return LogProbStats(tokens=6, gap_mean_abs=0, gap_max_abs=0, gap_k3=0, untrainable_tokens=0, seconds=0)
 
     @activity.defn(name="compute_advantages")
     async def compute_advantages(self, request: StepRequest) -> AdvantageStats:
+        await self.on_advantages(request)
         return AdvantageStats(mean=0, std=1, zero_share=0)
 
     @activity.defn(name="update")
@@ -294,11 +309,13 @@ class ScriptedParts:
 
     @activity.defn(name="publish")
     async def publish(self, request: StepRequest) -> PublishResult:
+        await self.on_publish(request.buffer + 1)
         self.published.add(request.buffer + 1)
         return PublishResult(version=request.buffer + 1, bytes=1, seconds=0)
 
     @activity.defn(name="checkpoint")
     async def checkpoint(self, request: CheckpointRequest) -> CheckpointResult:
+        await self.on_checkpoint(request)
         self.calls.append(f"checkpoint v{request.buffer + 1}" + (" complete" if request.wait else ""))
         return CheckpointResult(path="checkpoint", version=request.buffer + 1, seconds=0)
 

@@ -11,7 +11,7 @@ import pytest
 from psrl.schemas.errors import UserError
 from psrl.schemas.stack import load_stack
 from psrl.workers.stack.parts import KINDS, environment, instance_ids, parse_parts, workers
-from psrl.workers.stack.ports import choose_ports
+from psrl.workers.stack.ports import OUR_PORTS, choose_ports
 from psrl.workers.stack.settings import Settings, UpRequest, load_settings, merge, normal_url, save
 from psrl.workers.stack.supervision import GROUPS, SOCKET_LIMIT, Program, configuration, socket_path
 from psrl.workers.stack.up import up
@@ -148,3 +148,13 @@ def test_a_socket_path_that_is_too_long_is_replaced_by_a_short_one(tmp_path: Pat
 async def test_too_few_instances_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--instances=0; allowed: 1 or more"):
         await up(UpRequest(home=tmp_path, cwd=tmp_path, instances=0), silent)
+
+
+def test_a_server_gets_no_port_that_an_outgoing_connection_could_take_while_it_is_dead() -> None:
+    with socket.socket() as connection:
+        connection.bind(("127.0.0.1", 0))
+        given_by_the_system = connection.getsockname()[1]
+    ports = choose_ports({}, {}, ["postgres", "coordinator"], silent)
+    assert len(set(ports.values())) == 2
+    assert all(port in OUR_PORTS for port in ports.values())
+    assert given_by_the_system not in OUR_PORTS

@@ -13,6 +13,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
+from ...schemas.errors import PsrlError
 from ...schemas.stack import HOME_VARIABLE, Stack, load_stack, stack_home
 from .boundary import Commands
 
@@ -213,6 +214,24 @@ def report(
     for name, value in facts_of(summary):
         typer.echo(f"{name:46} {value}")
     _say(f"report: {file}")
+
+
+@app.command()
+def audit(
+    run: RunName,
+    as_json: Annotated[bool, typer.Option("--json", help="As data.")] = False,
+) -> None:
+    """Prove from the store that the run kept its promises. Exit status: 0 it did, 1 it did not, 2 no audit."""
+    from .audit import as_data, as_text, audit_run
+
+    try:
+        done = audit_run(load_stack(), run)
+    except PsrlError as error:
+        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
+        raise typer.Exit(2) from error
+    typer.echo(json.dumps(as_data(done), indent=2) if as_json else as_text(done))
+    if not done.ok:
+        raise typer.Exit(1)
 
 
 @config_app.command("show")

@@ -1,13 +1,16 @@
 """Ports of a stack: chosen once, kept, and checked again at every start."""
 
+import random
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from ...schemas.errors import UserError
 from .parts import COORDINATOR, POSTGRES, TEMPORAL
 
 LOOPBACK = "127.0.0.1"
 TEMPORAL_UI = "temporal-ui"
+OUR_PORTS = range(18000, 32000)
+"""Below what systems take for outgoing connections (32768 and up on Linux, 49152 and up elsewhere)."""
 PREFERRED = {POSTGRES: 0, TEMPORAL: 7233, TEMPORAL_UI: 8233, COORDINATOR: 0}
 """Temporal's own defaults when they are free: then the plain `temporal` command needs no address. 0 takes any."""
 
@@ -65,9 +68,15 @@ def _any(name: str, avoid: set[int]) -> int:
     preferred = PREFERRED[name]
     if preferred and preferred not in avoid and is_free(preferred):
         return preferred
-    while True:
-        with socket.socket() as probe:
-            probe.bind((LOOPBACK, 0))
-            port = int(probe.getsockname()[1])
-        if port not in avoid:
+    return free_port(avoid)
+
+
+def free_port(avoid: Collection[int] = ()) -> int:
+    """A port for a server that will be started anew when it dies: none that the system may give to a connection
+    meanwhile, which would keep the server out."""
+    candidates = list(OUR_PORTS)
+    random.shuffle(candidates)
+    for port in candidates:
+        if port not in avoid and is_free(port):
             return port
+    raise UserError(f"no port from {OUR_PORTS.start} to {OUR_PORTS.stop - 1} is free")

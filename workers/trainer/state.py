@@ -58,15 +58,26 @@ def initial_state(config: RunConfig, model: Any) -> TrainerState:
 
 
 def load_model(folder: Path, config: RunConfig, device: torch.device) -> Any:
-    """Raises `ModelError` when the folder is no causal LM that we can train."""
+    """Raises `ModelError` when the folder is no causal LM that we can train, naming the tensor that does not fit."""
     if not folder.is_dir():
         raise ModelError(f"model.path={str(folder)!r} is no directory")
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, trust_remote_code=config.model.trust_remote_code
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=config.model.trust_remote_code,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # Refused below: the library's own error does not name them.
         )
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise ModelError(f"model.path={str(folder)!r} cannot be loaded as a causal LM: {error}") from error
+    misfits = [
+        f"tensor {name!r} is {list(found)}, expected {list(expected)} by config.json"
+        for name, found, expected in sorted(loading["mismatched_keys"])
+    ] + [f"tensor {name!r} is missing" for name in sorted(loading["missing_keys"])]
+    if misfits:
+        raise ModelError(f"model.path={str(folder)!r} does not hold the model it describes: {misfits[0]}")
     return model.to(device).eval()
 
 

@@ -1,0 +1,149 @@
+"""A step whose trainer finds no room on its disk: held, told, and continued."""
+
+import asyncio
+
+import pytest
+from temporalio import workflow
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, RunId
+from psrl.schemas.messages.run import RunPhase, StartRun, StartStep, StepHeld, StepReport
+from psrl.schemas.messages.training import (
+    CheckpointRequest,
+    StepRequest,
+)
+from psrl.workflows import settings
+from psrl.workflows.train_step import TrainStep
+from psrl.workflows.training_run import TrainingRun
+from tests.support.scripted_parts import ScriptedParts, minimal_config
+
+FULL = "/disk: No space left on device: 100 bytes are needed, 7 are free"
+
+
+def full() -> ApplicationError:
+    return ApplicationError(FULL, type="StorageFull")
+
+
+@workflow.defn
+class StepParent:
+    """Stands in for a run: starts one step and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self._told: list[StepHeld] = []
+
+    @workflow.run
+    async def run(self, start: StartStep) -> list[StepHeld]:
+        await workflow.execute_child_workflow(TrainStep.run, start, id=f"{workflow.info().workflow_id}/step")
+        return self._told
+
+    @workflow.signal
+    def step_held(self, held: StepHeld) -> None:
+        self._told.append(held)
+
+
+@workflow.defn
+class DeafParent:
+    """Knows no signal."""
+
+    @workflow.run
+    async def run(self, start: StartStep) -> StepReport:
+        return await workflow.execute_child_workflow(TrainStep.run, start, id=f"{workflow.info().workflow_id}/step")
+
+
+class FullDisk(ScriptedParts):
+    """`times` calls of the stage `at` find no room."""
+
+    def __init__(self, at: str, times: int = 2) -> None:
+        super().__init__(total_steps=2)
+        self.at, self.left = at, times
+        self.tags = {GroupId("000000"): 0, GroupId("000001"): 0}
+        self.failures = 0
+
+    def write(self, stage: str) -> None:
+        if stage == self.at and self.left:
+            self.left -= 1
+            self.failures += 1
+            raise full()
+
+    async def on_update(self, request: StepRequest) -> None:
+        self.write("update")
+
+    async def on_publish(self, version: int) -> None:
+        self.write(f"publish v{version}")
+
+    async def on_checkpoint(self, request: CheckpointRequest) -> None:
+        self.write("checkpoint complete" if request.wait else "checkpoint")
+
+    async def on_log_probs(self, request: StepRequest) -> None:
+        self.write("both")
+
+    async def on_advantages(self, request: StepRequest) -> None:
+        self.write("both")
+
+
+def first_step(run_id: str) -> StartStep:
+    groups = (GroupId("000000"), GroupId("000001"))
+    return StartStep(run_id=RunId(run_id), buffer=0, taken=groups, dropped=(), checkpoint=True, waited_s=0)
+
+
+@pytest.mark.parametrize("at", ["update", "publish v1", "checkpoint", "both"])
+async def test_a_step_is_held_while_the_disk_is_full_and_its_run_is_told_once_each_way(
+    skipping: Client, run_id: str, at: str
+) -> None:
+    parts = FullDisk(at)
+    async with parts.workers(skipping, extra_workflows=[StepParent]):
+        told = await skipping.execute_workflow(
+            StepParent.run, first_step(run_id), id=run_id, task_queue=ORCHESTRATOR_QUEUE
+        )
+    assert parts.failures == 2
+    assert [(held.buffer, held.reason) for held in told] == [(0, FULL), (0, "")]
+
+
+async def test_a_run_that_does_not_know_the_signal_is_not_hurt(skipping: Client, run_id: str) -> None:
+    parts = FullDisk("update", times=1)
+    async with parts.workers(skipping, extra_workflows=[DeafParent]):
+        report = await skipping.execute_workflow(
+            DeafParent.run, first_step(run_id), id=run_id, task_queue=ORCHESTRATOR_QUEUE
+        )
+    assert report.publish.version == 1
+
+
+async def test_a_step_of_nobody_is_held_too(skipping: Client, run_id: str) -> None:
+    parts = FullDisk("publish v1", times=1)
+    async with parts.workers(skipping):
+        report = await skipping.execute_workflow(
+            TrainStep.run, first_step(run_id), id=run_id, task_queue=ORCHESTRATOR_QUEUE
+        )
+    assert (report.publish.version, parts.failures) == (1, 1)
+
+
+async def test_a_disk_that_stays_full_fails_the_step_with_the_reason(
+    skipping: Client, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = FullDisk("update", times=10**6)
+    monkeypatch.setattr(settings, "HELD_PATIENCE", settings.HELD_PAUSE * 2.5)
+    async with parts.workers(skipping):
+        with pytest.raises(WorkflowFailureError) as failure:
+            await skipping.execute_workflow(TrainStep.run, first_step(run_id), id=run_id, task_queue=ORCHESTRATOR_QUEUE)
+    cause = failure.value.cause.cause  # type: ignore[union-attr]
+    assert isinstance(cause, ApplicationError)
+    assert (cause.type, cause.message) == ("StorageFull", FULL)
+    assert parts.failures == 4  # After 0, 10, 20 and 30 seconds.
+
+
+@pytest.mark.parametrize("at", ["publish v0", "checkpoint complete"])
+async def test_a_run_says_what_is_missing_while_its_first_or_last_write_finds_no_room(
+    client: Client, run_id: str, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    parts = FullDisk(at, times=1)
+    parts.tags = {}
+    async with parts.workers(client):
+        run = await client.start_workflow(
+            TrainingRun.run, StartRun(config=minimal_config()), id=run_id, task_queue=ORCHESTRATOR_QUEUE
+        )
+        async with asyncio.timeout(30):
+            while (await run.query(TrainingRun.status)).waiting_for != FULL:  # noqa: ASYNC110 (told only when asked)
+                await asyncio.sleep(0.05)
+        result = await run.result()
+    assert (result.phase, result.checkpoint) == (RunPhase.DONE, "checkpoint")

@@ -1,0 +1,168 @@
+"""L2: a trajectory is trained at most once; a prompt once per epoch, or its loss is counted and explained.
+
+A place of the data may be drawn again after the end of a run had cut its group short. What is still open while the run
+goes on, or waits to be drawn again when it is resumed, is counted and no fault.
+"""
+
+from ...activities.store.groups import EXITS, LIVE
+from ...schemas.messages.run import RunPhase
+from .check import AuditedRun, Check, Rule
+
+
+def _listed(statuses: tuple[str, ...]) -> str:
+    return ", ".join(f"'{status}'" for status in statuses)
+
+
+TRAINED_PLACES = """
+    FROM (SELECT DISTINCT group_id FROM batch_members WHERE run_id = :run) m
+    JOIN groups g USING (group_id) WHERE g.run_id = :run
+"""
+
+TRAJECTORIES = (
+    Rule(
+        "a trajectory is in more than one batch",
+        """
+        SELECT concat(group_id, '/', index, ' in buffers ', string_agg(buffer::text, ', ' ORDER BY buffer))
+        FROM batch_members WHERE run_id = :run GROUP BY group_id, index HAVING count(*) > 1
+        """,
+    ),
+    Rule(
+        "a group is in more than one batch",
+        """
+        SELECT concat(group_id, ' in buffers ', min(buffer), ' to ', max(buffer))
+        FROM batch_members WHERE run_id = :run GROUP BY group_id HAVING min(buffer) < max(buffer)
+        """,
+    ),
+    Rule(
+        "a group was not trained as a whole",
+        """
+        SELECT concat(group_id, ' with ', count(DISTINCT index), ' trajectories of ', :members)
+        FROM batch_members WHERE run_id = :run GROUP BY group_id HAVING count(DISTINCT index) <> :members
+        """,
+    ),
+    Rule(
+        "a batch holds a group that is not for training",
+        f"SELECT concat(g.group_id, ' is for ', g.purpose) {TRAINED_PLACES} AND g.purpose <> 'train'",
+    ),
+    Rule(
+        "a trained group is in no batch, or one in a batch is not trained",
+        """
+        SELECT concat(g.group_id, ' is ', g.status) FROM groups g
+        LEFT JOIN (SELECT DISTINCT group_id FROM batch_members WHERE run_id = :run) m USING (group_id)
+        WHERE g.run_id = :run AND (g.status = 'trained') <> (m.group_id IS NOT NULL)
+        """,
+    ),
+)
+
+BATCHES = (
+    Rule(
+        "a batch has not exactly B groups",
+        """
+        SELECT concat('buffer ', b.buffer, ' with ', count(DISTINCT m.group_id), ' groups of ', :batch_groups)
+        FROM batches b LEFT JOIN batch_members m USING (run_id, buffer)
+        WHERE b.run_id = :run GROUP BY b.buffer HAVING count(DISTINCT m.group_id) <> :batch_groups
+        """,
+    ),
+    Rule(
+        "batches are missing",
+        """
+        SELECT concat('buffers ', before + 1, ' to ', buffer - 1)
+        FROM (
+            SELECT buffer, coalesce(lag(buffer) OVER (ORDER BY buffer), -1) AS before
+            FROM batches WHERE run_id = :run
+        ) ordered
+        WHERE buffer > before + 1
+        """,
+    ),
+    Rule(
+        "batches and published versions are out of step",
+        """
+        SELECT concat('newest batch is buffer ', batch, ', newest version is ', version)
+        FROM (
+            SELECT coalesce((SELECT max(buffer) FROM batches WHERE run_id = :run), -1) AS batch,
+                   coalesce((SELECT max(version) FROM weight_versions WHERE run_id = :run), -1) AS version
+        ) newest
+        WHERE batch > version OR batch < version - 1 OR (:phase = 'done' AND version <> :total_steps)
+        """,
+    ),
+)
+"""Version b + 1 comes from buffer b; one more batch may be recorded than was published."""
+
+PROMPTS = (
+    Rule(
+        "a place of the data was trained twice",
+        f"""
+        SELECT concat('epoch ', epoch, ' position ', position, ' by groups ',
+                      string_agg(group_id, ', ' ORDER BY group_id))
+        {TRAINED_PLACES} GROUP BY epoch, position HAVING count(*) > 1
+        """,
+    ),
+    Rule(
+        "a prompt was trained twice in one epoch",
+        f"""
+        SELECT concat('epoch ', epoch, ' row ', row, ' by groups ', string_agg(group_id, ', ' ORDER BY group_id))
+        {TRAINED_PLACES} GROUP BY epoch, row HAVING count(DISTINCT position) > 1
+        """,
+    ),
+    Rule(
+        "a drawn group is neither trained nor accounted for",
+        f"""
+        SELECT concat(group_id, ' is ', status) FROM groups
+        WHERE run_id = :run AND purpose = 'train' AND status NOT IN ('trained', {_listed(EXITS)})
+          AND (:phase = 'done' OR status NOT IN ({_listed(LIVE)}))
+        """,
+    ),
+    Rule(
+        "a group left without a reason",
+        f"""
+        SELECT concat(group_id, ' is ', status) FROM groups
+        WHERE run_id = :run AND purpose = 'train' AND status IN ({_listed(EXITS)}) AND reason = ''
+        """,
+    ),
+    Rule(
+        "places of the data were skipped",
+        """
+        WITH drawn AS (
+            SELECT epoch, position, bool_or(status = 'trained') AS trained
+            FROM groups WHERE run_id = :run AND purpose = 'train' GROUP BY epoch, position
+        ), placed AS (
+            SELECT epoch, position, epoch::bigint * :prompts + position AS place FROM drawn
+            WHERE (epoch, position) <= (
+                SELECT epoch, position FROM drawn WHERE trained ORDER BY epoch DESC, position DESC LIMIT 1
+            )
+        ), ordered AS (
+            SELECT epoch, position, place, coalesce(lag(place) OVER (ORDER BY epoch, position), -1) AS before
+            FROM placed
+        )
+        SELECT concat(place - before - 1, ' before epoch ', epoch, ' position ', position)
+        FROM ordered WHERE place > before + 1
+        """,
+    ),
+)
+"""The newest trained place is the end of what must have been drawn."""
+
+COUNTS = """
+SELECT count(DISTINCT group_id) AS "groups", count(*) AS "trajectories",
+       (SELECT count(*) FROM batches WHERE run_id = :run) AS "batches"
+FROM batch_members WHERE run_id = :run
+"""
+
+STATUSES = """
+SELECT status, count(*) FROM groups
+WHERE run_id = :run AND purpose = 'train' AND status <> 'trained' GROUP BY status ORDER BY status
+"""
+
+CUT_SHORT = """
+SELECT count(*) AS "places" FROM (
+    SELECT 1 FROM groups WHERE run_id = :run AND purpose = 'train'
+    GROUP BY epoch, position HAVING bool_and(status = 'aborted')
+) cut
+"""
+
+
+def once(run: AuditedRun) -> Check:
+    counts = run.counts(COUNTS) | {status: int(count) for status, count in run.rows(STATUSES)}
+    waiting = run.counts(CUT_SHORT)["places"]
+    if waiting and run.phase != RunPhase.DONE:
+        counts["places waiting to be drawn again"] = waiting
+    return Check("L2", "once", counts, run.broken((*TRAJECTORIES, *BATCHES, *PROMPTS)))

@@ -1,0 +1,134 @@
+"""L9: versions are immutable, and kept while something needs them.
+
+The rows are read within the audit's transaction, the files after it: checking gigabytes must not hold a snapshot. While
+a run goes on, a version may be retired meanwhile; what is missing is therefore looked at again.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection, select, text
+
+from ...activities.weights.stored import MANIFEST_FILE, verify, version_folder, versions_on_disk
+from ...schemas.errors import WeightsRefused
+from ...schemas.ids import RunId, Version
+from ...schemas.tables import WeightVersion
+from ...schemas.weights import WeightManifest
+from .check import AuditedRun, Check, Finding, finding
+
+FILE = "file"
+"""The transport whose versions are files under the stack's folder."""
+
+NEEDED = text(
+    """
+    SELECT max(version) FROM weight_versions WHERE run_id = :run
+    UNION
+    SELECT version_tag FROM groups
+    WHERE run_id = :run AND purpose = 'train' AND status IN ('live', 'complete')
+    """
+)
+"""The newest, which instances pull, and the tags of groups that may still be trained on."""
+
+
+@dataclass(frozen=True)
+class PublishedVersion:
+    """A row of `weight_versions`."""
+
+    version: Version
+    transport: str
+    uri: str
+    bytes: int
+    manifest: WeightManifest
+
+
+def published_versions(run: AuditedRun) -> list[PublishedVersion]:
+    columns = (WeightVersion.version, WeightVersion.transport, WeightVersion.uri, WeightVersion.bytes)
+    query = select(*columns, WeightVersion.manifest).where(WeightVersion.run_id == run.run_id)
+    return [
+        PublishedVersion(Version(version), transport, uri, size, WeightManifest.model_validate(manifest))
+        for version, transport, uri, size, manifest in run.connection.execute(query.order_by(WeightVersion.version))
+    ]
+
+
+def immutable(
+    connection: Connection, run_id: RunId, published: list[PublishedVersion], ended: bool, weights: Path | None
+) -> Check:
+    """After the audit's transaction. `weights`: the stack's folder of versions; null leaves the files unchecked.
+    Nothing needs a version of a run that has `ended`, but what is left of one must still be whole."""
+    counts = {"versions published": len(published)}
+    findings = [*_holes(published), *_contradictions(run_id, published)]
+    if weights is not None:
+        files = [row for row in published if row.transport == FILE]
+        kept = [row for row in files if (weights / row.uri).exists()]
+        counts["kept on disk and checked"] = len(kept)
+        findings += _damaged(weights, kept)
+        findings += _strays(weights, run_id, published, counts)
+        if not ended:
+            findings += _missing(connection, weights, run_id, files)
+    return Check("L9", "versions are immutable", counts, tuple(findings))
+
+
+def _holes(published: list[PublishedVersion]) -> tuple[Finding, ...]:
+    there = {row.version for row in published}
+    missing = [f"version {version}" for version in range(max(there, default=-1) + 1) if version not in there]
+    return finding("published versions have holes", missing)
+
+
+def _contradictions(run_id: RunId, published: list[PublishedVersion]) -> tuple[Finding, ...]:
+    """A row says what its manifest says, and each version has its own place."""
+    wrong = [
+        f"version {row.version}"
+        for row in published
+        if (row.manifest.run_id, row.manifest.version, row.manifest.transport, row.manifest.uri)
+        != (run_id, row.version, row.transport, row.uri)
+        or row.manifest.total_bytes != row.bytes
+        or (row.transport == FILE and row.uri != str(version_folder(Path(), run_id, row.version)))
+    ]
+    places = Counter((row.transport, row.uri) for row in published)
+    shared = [f"version {row.version} in {row.uri}" for row in published if places[row.transport, row.uri] > 1]
+    return (
+        *finding("a version's row does not fit its manifest or its place", wrong),
+        *finding("versions share one place", shared),
+    )
+
+
+def _damaged(weights: Path, kept: list[PublishedVersion]) -> tuple[Finding, ...]:
+    faults = [f"version {row.version}: {fault}" for row in kept if (fault := _fault(weights, row))]
+    return finding("a kept version is not what was published", faults)
+
+
+def _fault(weights: Path, row: PublishedVersion) -> str:
+    folder = weights / row.uri
+    try:
+        beside = WeightManifest.model_validate_json((folder / MANIFEST_FILE).read_text())
+        if beside.shards != row.manifest.shards:
+            return f"its files are another publication's than its row: {folder}"
+        verify(weights, row.manifest)
+    except (OSError, ValueError, WeightsRefused) as error:
+        # Retired while it was read: a version leaves its place by one rename.
+        return str(error).splitlines()[0] if folder.exists() else ""
+    return ""
+
+
+def _strays(
+    weights: Path, run_id: RunId, published: list[PublishedVersion], counts: dict[str, int]
+) -> tuple[Finding, ...]:
+    """Bytes beyond the newest row are a write in progress, or what a crash left: nobody reads them."""
+    rows = {row.version for row in published}
+    newest = max(rows, default=-1)
+    strays = [version for version in versions_on_disk(weights, run_id) if version not in rows]
+    if ahead := [version for version in strays if version > newest]:
+        counts["written, not published"] = len(ahead)
+    old = [f"version {version}" for version in strays if version < newest]
+    return finding("bytes without a row are older than the newest version", old)
+
+
+def _missing(
+    connection: Connection, weights: Path, run_id: RunId, files: list[PublishedVersion]
+) -> tuple[Finding, ...]:
+    gone = {row.version for row in files if not (weights / row.uri).exists()}
+    if not gone:
+        return ()
+    needed = set(connection.scalars(NEEDED, {"run": run_id}))
+    return finding("a version is needed, but not kept", [f"version {version}" for version in sorted(gone & needed)])
