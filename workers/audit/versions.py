@@ -54,8 +54,8 @@ def published_versions(run: AuditedRun) -> list[PublishedVersion]:
 def immutable(
     connection: Connection, run_id: RunId, published: list[PublishedVersion], ended: bool, weights: Path | None
 ) -> Check:
-    """After the audit's transaction. `weights`: the stack's folder of versions; files are left unchecked when it is null
-    or not on this machine. Nothing needs a version of a run that has `ended`, but what is left must still be whole."""
+    """After the audit's transaction. `weights`: the stack's folder of versions; null, or not on this machine, leaves
+    files unchecked. Nothing needs a version of a run that has `ended`, but what is left must still be whole."""
     counts = {"versions published": len(published)}
     findings = [*_holes(published), *_contradictions(run_id, published)]
     if weights is None or not weights.is_dir():
