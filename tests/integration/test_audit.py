@@ -508,6 +508,15 @@ def test_what_an_ended_run_left_open_can_be_resumed_and_is_no_fault(stack: Stack
     assert broken(stack) == {}
 
 
+def test_files_that_are_not_on_this_machine_are_left_unchecked_and_the_line_says_so(
+    stack: Stack, engine: Engine
+) -> None:
+    shutil.rmtree(stack.weights_dir)
+    result = psrl(stack, "audit", RUN)
+    assert result.exit_code == 0, result.output
+    assert "4 versions published, 4 not looked at on disk ... ok" in result.stdout
+
+
 def test_an_unknown_run_and_a_store_that_is_away_are_no_audit(stack: Stack, engine: Engine) -> None:
     result = psrl(stack, "audit", "kepd")
     assert result.exit_code == 2

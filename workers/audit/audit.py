@@ -45,8 +45,8 @@ class Audit:
 
 
 def audit(connection: Connection, run_id: RunId, weights: Path | None = None) -> Audit:
-    """On a connection without a transaction. `weights` is the stack's folder of versions; null leaves files unchecked.
-    Raises `RunUnknown`."""
+    """On a connection without a transaction. `weights` is the stack's folder of versions; null, or a folder
+    that is not on this machine, leaves files unchecked. Raises `RunUnknown`."""
     with _snapshot(connection):
         run = _open(connection, run_id)
         published = published_versions(run)

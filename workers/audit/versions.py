@@ -54,11 +54,13 @@ def published_versions(run: AuditedRun) -> list[PublishedVersion]:
 def immutable(
     connection: Connection, run_id: RunId, published: list[PublishedVersion], ended: bool, weights: Path | None
 ) -> Check:
-    """After the audit's transaction. `weights`: the stack's folder of versions; null leaves the files unchecked.
-    Nothing needs a version of a run that has `ended`, but what is left of one must still be whole."""
+    """After the audit's transaction. `weights`: the stack's folder of versions; null, or not on this machine, leaves
+    files unchecked. Nothing needs a version of a run that has `ended`, but what is left must still be whole."""
     counts = {"versions published": len(published)}
     findings = [*_holes(published), *_contradictions(run_id, published)]
-    if weights is not None:
+    if weights is None or not weights.is_dir():
+        counts["not looked at on disk"] = len(published)
+    else:
         files = [row for row in published if row.transport == FILE]
         kept = [row for row in files if (weights / row.uri).exists()]
         counts["kept on disk and checked"] = len(kept)
@@ -107,7 +109,8 @@ def _fault(weights: Path, row: PublishedVersion) -> str:
         verify(weights, row.manifest)
     except (OSError, ValueError, WeightsRefused) as error:
         # Retired while it was read: a version leaves its place by one rename.
-        return str(error).splitlines()[0] if folder.exists() else ""
+        told = str(error).splitlines()[0].removeprefix(f"run {row.manifest.run_id} version {row.version}: ")
+        return told if folder.exists() else ""
     return ""
 
 
