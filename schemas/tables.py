@@ -57,6 +57,8 @@ class Run(Base):
     skipped_too_long: Mapped[int]
     validation_prompts: Mapped[int] = mapped_column(default=0, server_default="0")
     data_fingerprint: Mapped[str]
+    first_epoch: Mapped[int] = mapped_column(default=0, server_default="0")
+    """The first epoch of these data: what was left of the epoch before ended when changed data were accepted."""
     phase: Mapped[str]
     """`RunPhase`; kept for reports, the workflow decides."""
     reason: Mapped[str] = mapped_column(default="", server_default="")

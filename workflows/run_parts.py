@@ -88,10 +88,10 @@ async def restore(run: RunId, accept_changed_data: bool) -> Restored:
         )
 
 
-async def reopen(run: RunId, admission: Admission) -> None:
+async def reopen(run: RunId, restored: Restored) -> None:
     await workflow.execute_activity(
         signatures.reopen_run,
-        ReopenRun(run_id=run, admission=admission),
+        ReopenRun(run_id=run, admission=restored.admission, first_epoch=restored.first_epoch),
         summary="the run goes on",
         start_to_close_timeout=settings.SHORT,
         schedule_to_close_timeout=settings.STORE_PATIENCE,

@@ -181,7 +181,7 @@ class TrainingRun:
         with self._waits.during("the earlier execution's instances to end", "the orchestrator", 2 * settings.LEASE):
             await run_parts.retire_instances(self._run_id, config)
         taken_up = take_up(restored, config)
-        await run_parts.reopen(self._run_id, restored.admission)
+        await run_parts.reopen(self._run_id, restored)
         self._restore(taken_up.state.model_copy(update={"paused": self._paused, "stopping": self._stopping}))
         workflow.upsert_search_attributes([RUN.value_set(self._run_id), STEP.value_set(restored.version)])
         await run_parts.cancel_groups(self._run_id, restored.unfinished, "aborted")
@@ -333,7 +333,7 @@ class TrainingRun:
         self._enter(RunPhase.FAILED)
         if not self._admitted:
             return
-        for step in (self._let_go(everything=False), self._give_back(), self._record()):
+        for step in (self._mark_lost_groups(), self._let_go(everything=False), self._give_back(), self._record()):
             await self._attempt(step)
 
     @staticmethod

@@ -142,10 +142,12 @@ async def _restored(connection: AsyncConnection, run: Row[Any], admission: Admis
         )
     config = parse_config(admission.config)
     kept, unfinished = await _left_behind(connection, key, config)
-    place, redraw = await _position(connection, key, run.prompts, unfinished)
+    place, redraw = await _position(connection, key, run, unfinished)
+    first_epoch = None
     if changed:
         # Old places name other prompts now: what was cut short stays counted as aborted, and a new epoch begins.
-        place, redraw = -(-place // run.prompts) * admission.prompts, ()
+        first_epoch = -(-place // run.prompts)
+        place, redraw = first_epoch * admission.prompts, ()
     newest = await connection.scalar(NEWEST_GROUP, key)
     reward = await connection.scalar(LAST_REWARD, key)
     return Restored(
@@ -156,6 +158,7 @@ async def _restored(connection: AsyncConnection, run: Row[Any], admission: Admis
         unfinished=tuple(GroupId(row.group_id) for row in unfinished),
         redraw=redraw,
         next_place=place,
+        first_epoch=first_epoch,
         next_group=0 if newest is None else int(newest) + 1,
         dropped={status: count for status, count in await connection.execute(LEFT, key)},  # noqa: C416
         reward_mean=None if reward is None else float(reward),
@@ -178,10 +181,13 @@ async def _left_behind(
 
 
 async def _position(
-    connection: AsyncConnection, key: dict[str, Any], prompts: int, unfinished: Sequence[Row[Any]]
+    connection: AsyncConnection, key: dict[str, Any], run: Row[Any], unfinished: Sequence[Row[Any]]
 ) -> tuple[int, tuple[int, ...]]:
     """The next place, and the places to draw again first."""
     cut_short = [*await connection.execute(CUT_SHORT, key), *((row.epoch, row.position) for row in unfinished)]
+    again = {epoch * run.prompts + position for epoch, position in cut_short if epoch >= run.first_epoch}
     farthest = (await connection.execute(FARTHEST, key)).one_or_none()
-    place = 0 if farthest is None else farthest.epoch * prompts + farthest.position + 1
-    return place, tuple(sorted({epoch * prompts + position for epoch, position in cut_short}))
+    place = run.first_epoch * run.prompts
+    if farthest is not None and farthest.epoch >= run.first_epoch:
+        place = farthest.epoch * run.prompts + farthest.position + 1
+    return place, tuple(sorted(again))

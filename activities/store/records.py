@@ -47,6 +47,8 @@ async def reopen_run(engine: AsyncEngine, request: ReopenRun) -> None:
     """An ended run goes on, perhaps with other data than before. Idempotent."""
     admission = request.admission.model_dump(mode="json", exclude={"schema_version", "config"})
     values = {**admission, "phase": RunPhase.STARTING.value, "reason": "", "finished_at": None}
+    if request.first_epoch is not None:
+        values["first_epoch"] = request.first_epoch
     async with engine.begin() as connection:
         await connection.execute(update(Run).where(Run.run_id == request.run_id).values(values))
 

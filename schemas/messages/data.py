@@ -70,6 +70,8 @@ class Restored(Message):
     """Places whose group was given up by a stop or a failure of the run, in order."""
     next_place: int = 0
     next_group: int = 0
+    first_epoch: int | None = None
+    """Given when changed data were accepted: the epoch that begins with them."""
     dropped: dict[str, int] = {}
     """Groups that left without being trained on, by reason."""
     reward_mean: float | None = None
@@ -80,6 +82,8 @@ class ReopenRun(Message):
 
     run_id: RunId
     admission: Admission
+    first_epoch: int | None = None
+    """Given when changed data were accepted."""
 
 
 class DrawRequest(Message):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from psrl.activities.store.migrate import head
+
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
@@ -85,4 +87,4 @@ def test_an_installed_wheel_imports_and_finds_its_migrations(built: Path, tmp_pa
     target = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(target)
     code = IMPORTS.format(target=str(target))
-    assert run([sys.executable, "-c", code], tmp_path, PYTHONPATH=str(target)).strip() == "0001"
+    assert run([sys.executable, "-c", code], tmp_path, PYTHONPATH=str(target)).strip() == head()

@@ -105,6 +105,7 @@ async def test_changed_data_are_refused_and_begin_a_new_epoch_when_they_are_acce
         epochs = {epoch for epoch, row in await trained(store, small) if row == PROMPTS}
         assert 0 not in epochs, "the new prompt is no part of the epoch that had begun"
         assert 1 in {epoch for epoch, _ in await trained(store, small)}
+        await promises_hold(store, small.run_id)
     assert stopped.version < result.version
 
 

@@ -79,6 +79,7 @@ def _open(connection: Connection, run_id: RunId) -> AuditedRun:
         "batch_groups": psrl["staleness_buffer_entries"],
         "budget": row.config["data"]["max_response_length"],
         "prompts": row.prompts,
+        "first_epoch": row.first_epoch,
         "total_steps": row.total_steps,
     }
     parameters = {"run": row.run_id, "phase": row.phase, **limits}

@@ -124,14 +124,16 @@ PROMPTS = (
         """
         WITH drawn AS (
             SELECT epoch, position, bool_or(status = 'trained') AS trained
-            FROM groups WHERE run_id = :run AND purpose = 'train' GROUP BY epoch, position
+            FROM groups WHERE run_id = :run AND purpose = 'train' AND epoch >= :first_epoch GROUP BY epoch, position
         ), placed AS (
             SELECT epoch, position, epoch::bigint * :prompts + position AS place FROM drawn
             WHERE (epoch, position) <= (
                 SELECT epoch, position FROM drawn WHERE trained ORDER BY epoch DESC, position DESC LIMIT 1
             )
         ), ordered AS (
-            SELECT epoch, position, place, coalesce(lag(place) OVER (ORDER BY epoch, position), -1) AS before
+            SELECT epoch, position, place,
+                   coalesce(lag(place) OVER (ORDER BY epoch, position),
+                            CAST(:first_epoch AS bigint) * :prompts - 1) AS before
             FROM placed
         )
         SELECT concat(place - before - 1, ' before epoch ', epoch, ' position ', position)
@@ -154,7 +156,7 @@ WHERE run_id = :run AND purpose = 'train' AND status <> 'trained' GROUP BY statu
 
 CUT_SHORT = """
 SELECT count(*) AS "places" FROM (
-    SELECT 1 FROM groups WHERE run_id = :run AND purpose = 'train'
+    SELECT 1 FROM groups WHERE run_id = :run AND purpose = 'train' AND epoch >= :first_epoch
     GROUP BY epoch, position HAVING bool_and(status = 'aborted')
 ) cut
 """
