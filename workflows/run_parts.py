@@ -4,19 +4,26 @@ Keeps `TrainingRun` readable: what happens there, how it is called here.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
-from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError, TimeoutType
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    ChildWorkflowError,
+    TimeoutType,
+    is_cancelled_exception,
+)
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
     from ..activities import signatures
-    from ..schemas.config import RunConfig
+    from ..schemas.config import PsrlSection, RunConfig, parse_config
+    from ..schemas.errors import ConfigError
     from ..schemas.ids import (
         CPU_QUEUE,
         TRAINER_QUEUE,
@@ -29,7 +36,7 @@ with workflow.unsafe.imports_passed_through():
         instance_workflow,
     )
     from ..schemas.messages.data import Admission, AdmitRequest, ReopenRun, Restored, RestoreRequest
-    from ..schemas.messages.rollout import EngineSpec, InstanceState, Sampling
+    from ..schemas.messages.rollout import DispatchPlanRequest, EngineSpec, InstanceState, Sampling
     from ..schemas.messages.run import (
         CancelGroups,
         CollectReports,
@@ -47,6 +54,9 @@ with workflow.unsafe.imports_passed_through():
 
 EVALUATION_CONCURRENCY = 64
 
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+
 
 def attributes(run: RunId, step: int | None = None) -> TypedSearchAttributes:
     pairs: list[SearchAttributePair[Any]] = [SearchAttributePair(RUN, run), SearchAttributePair(STATE, "running")]
@@ -57,27 +67,42 @@ def attributes(run: RunId, step: int | None = None) -> TypedSearchAttributes:
 
 async def admit(run: RunId, config: dict[str, object]) -> Admission:
     request = AdmitRequest(run_id=run, config=config, workflow_run_id=workflow.info().first_execution_run_id)
-    return await workflow.execute_activity(
-        signatures.admit_run,
-        request,
-        task_queue=CPU_QUEUE,
-        summary="check configuration, data, model and reward",
-        start_to_close_timeout=settings.ADMISSION,
-        schedule_to_start_timeout=timedelta(minutes=5),
-        retry_policy=settings.SCORE_ATTEMPTS,
-    )
+    what = "check configuration, data, model and reward"
+    return await _checked(signatures.admit_run, request, what, _start_limit(config))
 
 
 async def restore(run: RunId, accept_changed_data: bool) -> Restored:
-    return await workflow.execute_activity(
-        signatures.restore_run,
-        RestoreRequest(run_id=run, accept_changed_data=accept_changed_data),
-        task_queue=CPU_QUEUE,
-        summary="find out where the run goes on",
-        start_to_close_timeout=settings.ADMISSION,
-        schedule_to_start_timeout=timedelta(minutes=5),
-        retry_policy=settings.SCORE_ATTEMPTS,
-    )
+    request = RestoreRequest(run_id=run, accept_changed_data=accept_changed_data)
+    return await _checked(signatures.restore_run, request, "find out where the run goes on", _start_limit({}))
+
+
+async def _checked(
+    check: Callable[[Request], Awaitable[Result]], request: Request, summary: str, limit: timedelta
+) -> Result:
+    """Fails naming the part when nobody takes the task within `limit`."""
+    try:
+        return await workflow.execute_activity(
+            check,
+            request,
+            task_queue=CPU_QUEUE,
+            summary=summary,
+            start_to_close_timeout=settings.ADMISSION,
+            schedule_to_start_timeout=limit,
+            retry_policy=settings.SCORE_ATTEMPTS,
+        )
+    except ActivityError as error:
+        if _never_taken(error):
+            raise _never_came_up("the cpu worker", limit, "its log is cpu.log under the stack's home") from error
+        raise
+
+
+def _start_limit(config: Mapping[str, object]) -> timedelta:
+    """Of a configuration that nobody has checked yet; one that is wrong in any way is refused by who checks it."""
+    try:
+        section = parse_config(config).psrl
+    except ConfigError:
+        section = PsrlSection()
+    return timedelta(seconds=section.deployment.start_timeout_s)
 
 
 async def reopen(run: RunId, admission: Admission) -> None:
@@ -119,9 +144,27 @@ async def open_trainer(run: RunId, config: RunConfig) -> None:
             retry_policy=settings.QUICK,
         )
     except ActivityError as error:
-        if isinstance(error.cause, ActivityTimeout) and error.cause.type is TimeoutType.SCHEDULE_TO_CLOSE:
+        if _never_taken(error):
             raise _never_came_up("the trainer", limit, "its log is trainer.log under the stack's home") from error
         raise
+
+
+async def reach_coordinator(run: RunId, config: RunConfig) -> None:
+    """Later a coordinator may be away for a while; one that never came up is a fault of the start."""
+    limit = timedelta(seconds=config.psrl.deployment.start_timeout_s)
+    try:
+        await workflow.execute_activity(
+            signatures.plan_dispatch,
+            DispatchPlanRequest(run_id=run, trajectories_per_group=config.psrl.offered_trajectories),
+            summary="is the coordinator there?",
+            schedule_to_close_timeout=limit,
+            start_to_close_timeout=settings.SHORT,
+            retry_policy=settings.QUICK,
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        raise _never_came_up("the coordinator", limit, "its log is coordinator.log under the stack's home") from error
 
 
 async def close_trainer(run: RunId) -> None:
@@ -131,6 +174,8 @@ async def close_trainer(run: RunId) -> None:
         task_queue=TRAINER_QUEUE,
         summary="free the trainer",
         schedule_to_close_timeout=settings.LEASE,
+        # One that is not there holds nothing.
+        schedule_to_start_timeout=settings.POLL_START,
         heartbeat_timeout=settings.TRAIN_HEARTBEAT,
         retry_policy=settings.QUICK,
     )
@@ -317,6 +362,12 @@ def _engine_spec(run: RunId, config: RunConfig) -> EngineSpec:
         flush_interval_s=psrl.flush_interval_s,
         seed=config.trainer.seed,
     )
+
+
+def _never_taken(error: ActivityError) -> bool:
+    """No worker served the queue. The server says so in one word or the other, whichever limit is the shorter."""
+    ends = {TimeoutType.SCHEDULE_TO_START, TimeoutType.SCHEDULE_TO_CLOSE}
+    return isinstance(error.cause, ActivityTimeout) and error.cause.type in ends
 
 
 def _never_came_up(part: str, limit: timedelta, hint: str) -> ApplicationError:

@@ -198,6 +198,8 @@ class TrainingRun:
         what = f"the first rollout instance to serve version {version}"
         with self._waits.during(what, "the rollout hosts", limit, "the run fails"):
             await run_parts.first_instance(self._instances, self._config)
+        with self._waits.during("the coordinator to answer", "the coordinator", limit, "the run fails"):
+            await run_parts.reach_coordinator(self._run_id, self._config)
         if self._config.data.val_files and self._config.trainer.val_before_train and not version:
             await self._evaluate(version)
         self._enter(RunPhase.RUNNING)
@@ -331,8 +333,9 @@ class TrainingRun:
         self._enter(RunPhase.FAILED)
         if not self._admitted:
             return
-        for step in (self._let_go(everything=False), self._give_back(), self._record()):
-            await self._attempt(step)
+        await self._attempt(self._let_go(everything=False))
+        await self._attempt(self._give_back())
+        await self._attempt(self._record())
 
     @staticmethod
     async def _attempt(step: Awaitable[None]) -> None:
