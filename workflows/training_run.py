@@ -113,6 +113,7 @@ class TrainingRun:
     def group_report(self, report: GroupReport) -> None:
         """From a group, once. The ledger knows which groups are live: a repeated or late report changes nothing."""
         if not self._admitted or self._ledger.state(report.group_id) is not GroupState.RESERVED:
+            workflow.logger.warning("report of group %s changes nothing: it is not waited for", report.group_id)
             return
         self._dispatcher.started_at.pop(report.group_id, None)
         if report.outcome is GroupOutcome.COMPLETE:
