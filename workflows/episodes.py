@@ -147,6 +147,9 @@ class Episodes:
             if is_cancelled_exception(error):
                 raise
             self._judge(trajectory, error)
+            if trajectory.alive:
+                name = f"group {self._group_id} {trajectory.name}"
+                workflow.logger.warning("%s is routed anew, %s failed: %s", name, place.instance, error.cause)
             return None
         trajectory.absorb(result)
         return result

@@ -11,13 +11,20 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
-from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError, TimeoutType
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    ChildWorkflowError,
+    TimeoutType,
+    is_cancelled_exception,
+)
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
     from ..activities import signatures
-    from ..schemas.config import RunConfig
+    from ..schemas.config import PsrlSection, RunConfig, parse_config
+    from ..schemas.errors import ConfigError
     from ..schemas.ids import (
         CPU_QUEUE,
         TRAINER_QUEUE,
@@ -30,7 +37,7 @@ with workflow.unsafe.imports_passed_through():
         instance_workflow,
     )
     from ..schemas.messages.data import Admission, AdmitRequest, ReopenRun, Restored, RestoreRequest
-    from ..schemas.messages.rollout import EngineSpec, InstanceState, Sampling
+    from ..schemas.messages.rollout import DispatchPlanRequest, EngineSpec, InstanceState, Sampling
     from ..schemas.messages.run import (
         CancelGroups,
         CollectReports,
@@ -61,31 +68,42 @@ def attributes(run: RunId, step: int | None = None) -> TypedSearchAttributes:
 
 async def admit(run: RunId, config: dict[str, object]) -> Admission:
     request = AdmitRequest(run_id=run, config=config, workflow_run_id=workflow.info().first_execution_run_id)
-    with _blaming("the cpu worker", settings.PART_START, "its log is cpu.log under the stack's home"):
+    limit = _start_limit(config)
+    with _blaming("the cpu worker", limit, "its log is cpu.log under the stack's home"):
         return await workflow.execute_activity(
             signatures.admit_run,
             request,
             task_queue=CPU_QUEUE,
             summary="check configuration, data, model and reward",
             start_to_close_timeout=settings.ADMISSION,
-            schedule_to_start_timeout=settings.PART_START,
+            schedule_to_start_timeout=limit,
             heartbeat_timeout=settings.TRAIN_HEARTBEAT,
             retry_policy=settings.SCORE_ATTEMPTS,
         )
 
 
 async def restore(run: RunId, accept_changed_data: bool) -> Restored:
-    with _blaming("the cpu worker", settings.PART_START, "its log is cpu.log under the stack's home"):
+    limit = _start_limit({})
+    with _blaming("the cpu worker", limit, "its log is cpu.log under the stack's home"):
         return await workflow.execute_activity(
             signatures.restore_run,
             RestoreRequest(run_id=run, accept_changed_data=accept_changed_data),
             task_queue=CPU_QUEUE,
             summary="find out where the run goes on",
             start_to_close_timeout=settings.ADMISSION,
-            schedule_to_start_timeout=settings.PART_START,
+            schedule_to_start_timeout=limit,
             heartbeat_timeout=settings.TRAIN_HEARTBEAT,
             retry_policy=settings.SCORE_ATTEMPTS,
         )
+
+
+def _start_limit(config: Mapping[str, object]) -> timedelta:
+    """Of a configuration that nobody has checked yet; one that is wrong in any way is refused by who checks it."""
+    try:
+        section = parse_config(config).psrl
+    except ConfigError:
+        section = PsrlSection()
+    return timedelta(seconds=section.deployment.start_timeout_s)
 
 
 async def reopen(run: RunId, restored: Restored) -> None:
@@ -126,6 +144,24 @@ async def open_trainer(run: RunId, config: RunConfig, hold: Hold) -> None:
         )
 
 
+async def reach_coordinator(run: RunId, config: RunConfig) -> None:
+    """Later a coordinator may be away for a while; one that never came up is a fault of the start."""
+    limit = timedelta(seconds=config.psrl.deployment.start_timeout_s)
+    try:
+        await workflow.execute_activity(
+            signatures.plan_dispatch,
+            DispatchPlanRequest(run_id=run, trajectories_per_group=config.psrl.offered_trajectories),
+            summary="is the coordinator there?",
+            schedule_to_close_timeout=limit,
+            start_to_close_timeout=settings.SHORT,
+            retry_policy=settings.QUICK,
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        raise _never_came_up("the coordinator", limit, "its log is coordinator.log under the stack's home") from error
+
+
 async def close_trainer(run: RunId) -> None:
     await workflow.execute_activity(
         signatures.close_trainer,
@@ -133,6 +169,8 @@ async def close_trainer(run: RunId) -> None:
         task_queue=TRAINER_QUEUE,
         summary="free the trainer",
         schedule_to_close_timeout=settings.LEASE,
+        # One that is not there holds nothing.
+        schedule_to_start_timeout=settings.POLL_START,
         heartbeat_timeout=settings.TRAIN_HEARTBEAT,
         retry_policy=settings.QUICK,
     )

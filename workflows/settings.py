@@ -29,8 +29,6 @@ HELD_PAUSE_MAX = timedelta(seconds=60)
 WEIGHTS_PATIENCE = timedelta(minutes=30)
 ADMISSION = timedelta(minutes=30)
 """Reading and tokenising a large data set."""
-PART_START = timedelta(minutes=5)
-"""How long a run waits for somebody to admit it; afterwards psrl.deployment.start_timeout_s counts."""
 LEASE = timedelta(seconds=60)
 """How often an instance makes sure that its run still exists."""
 SWEEP = timedelta(seconds=60)

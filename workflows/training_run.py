@@ -113,6 +113,7 @@ class TrainingRun:
     def group_report(self, report: GroupReport) -> None:
         """From a group, once. The ledger knows which groups are live: a repeated or late report changes nothing."""
         if not self._admitted or self._ledger.state(report.group_id) is not GroupState.RESERVED:
+            workflow.logger.warning("report of group %s changes nothing: it is not waited for", report.group_id)
             return
         self._dispatcher.started_at.pop(report.group_id, None)
         if report.outcome is GroupOutcome.COMPLETE:
@@ -198,6 +199,8 @@ class TrainingRun:
         what = f"the first rollout instance to serve version {version}"
         with self._waits.during(what, "the rollout hosts", limit, "the run fails"):
             await run_parts.first_instance(self._instances, self._config)
+        with self._waits.during("the coordinator to answer", "the coordinator", limit, "the run fails"):
+            await run_parts.reach_coordinator(self._run_id, self._config)
         if self._config.data.val_files and self._config.trainer.val_before_train and not version:
             await self._evaluate(version)
         self._enter(RunPhase.RUNNING)
@@ -333,8 +336,10 @@ class TrainingRun:
         self._enter(RunPhase.FAILED)
         if not self._admitted:
             return
-        for step in (self._mark_lost_groups(), self._let_go(everything=False), self._give_back(), self._record()):
-            await self._attempt(step)
+        await self._attempt(self._mark_lost_groups())
+        await self._attempt(self._let_go(everything=False))
+        await self._attempt(self._give_back())
+        await self._attempt(self._record())
 
     @staticmethod
     async def _attempt(step: Awaitable[None]) -> None:

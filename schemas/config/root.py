@@ -13,6 +13,7 @@ from .psrl import PsrlSection
 from .reward import RewardSection
 from .rollout import RolloutSection
 from .trainer import TrainerSection
+from .without_effect import without_effect
 
 
 class RunConfig(Section):
@@ -84,4 +85,10 @@ class RunConfig(Section):
                 f"data.max_prompt_length + data.max_response_length = {need}; allowed: that or more, because a "
                 "sequence is never cut"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _every_key_counts(self) -> Self:
+        if found := list(without_effect(self)):
+            raise ValueError("\n".join(found))
         return self

@@ -87,6 +87,11 @@ async def test_the_number_of_steps_is_the_smaller_of_data_and_configuration(
         ({"data": {"max_response_length": 60}}, ("ModelError", "longer than the context")),
         ({"model": {"path": "/none"}}, ("ModelError", "model.path=/none is not a directory")),
         ({"reward": {"function": "tests.support.none:f"}}, ("RewardLoadError", "No module named 'tests.support.none'")),
+        # Field report 9: with the traceback of what fails on import.
+        (
+            {"reward": {"function": "tests.support.broken_reward:f"}},
+            ("RewardLoadError", r"(?s)broken_reward\.py.*RATE = 1 / 0.*ZeroDivisionError"),
+        ),
     ],
 )
 async def test_bad_input_is_refused_naming_key_value_and_what_was_allowed(

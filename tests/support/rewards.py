@@ -90,6 +90,17 @@ def in_trouble(sample: RewardSample) -> float:
     return 1.0 if number == 2 else float(troubled[number])
 
 
+gates: dict[int, threading.Event] = {}
+"""Of `gated`, by the row's number."""
+
+
+def gated(sample: RewardSample) -> float:
+    """A row with a gate has no reward before that opens."""
+    number = int(sample.extra["extra_info"]["number"])
+    assert gates.setdefault(number, threading.Event()).wait(60)
+    return 1.0
+
+
 def group_rank(samples: list[RewardSample]) -> list[int]:
     """0 for the shortest answer, 1 for the next …"""
     order = sorted(range(len(samples)), key=lambda i: len(samples[i].response_text))

@@ -327,8 +327,13 @@ class ScriptedParts:
 
     @asynccontextmanager
     async def workers(
-        self, client: Client, extra_workflows: Sequence[type] = (), **options: object
+        self,
+        client: Client,
+        extra_workflows: Sequence[type] = (),
+        without: Sequence[str] = (),
+        **options: object,
     ) -> AsyncIterator[None]:
+        """`without`: task queues that nobody serves."""
         groups = GroupActivities(client, self.mark)
         orchestration = [self.plan_dispatch, self.route, self.make_batch, self.record_step]
         orchestration += [
@@ -359,6 +364,8 @@ class ScriptedParts:
                 ),
             ]
             for worker in workers:
+                if worker.task_queue in without:
+                    continue
                 await entered.enter_async_context(worker)
             yield
 

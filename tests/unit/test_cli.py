@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from rich.console import Console
-from temporalio.exceptions import ActivityError, ApplicationError, RetryState
+from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutError
 from typer.testing import CliRunner, Result
 
 from psrl.schemas.config import RunConfig
@@ -156,6 +156,15 @@ def test_a_failure_is_told_by_its_cause_not_by_the_layers_around_it() -> None:
     )
     layer.__cause__ = cause
     assert cause_of(layer) == "data.train_files: a.jsonl does not exist"
+
+
+def test_who_raised_because_of_a_timeout_is_heard_and_a_timeout_alone_too() -> None:
+    """Field report 1: the role that never came up is named."""
+    timeout = TimeoutError("activity ScheduleToStart timeout", type=None, last_heartbeat_details=[])
+    raised = ApplicationError("the trainer did not come up within 3 s")
+    raised.__cause__ = timeout
+    assert cause_of(raised) == "the trainer did not come up within 3 s"
+    assert cause_of(timeout) == "activity ScheduleToStart timeout"
 
 
 def test_a_step_is_told_in_one_line() -> None:

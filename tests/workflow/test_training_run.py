@@ -1,12 +1,10 @@
 """The whole run against scripted parts."""
 
 import asyncio
-from datetime import timedelta
 
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId
 from psrl.schemas.messages.data import AdmitRequest
@@ -14,7 +12,6 @@ from psrl.schemas.messages.rewards import Score, ScoreOutcome
 from psrl.schemas.messages.rollout import GenerateRequest, GenerateResult, SegmentEnd
 from psrl.schemas.messages.run import RunPhase, RunResult, RunStatus, StartRun, StepHeld
 from psrl.schemas.messages.training import StepRequest
-from psrl.workflows import settings
 from psrl.workflows.training_run import TrainingRun
 from tests.support.scripted_parts import ScriptedParts, minimal_config
 
@@ -303,19 +300,3 @@ async def until(run: object, holds: object) -> RunStatus:
         if holds(status):  # type: ignore[operator]
             return status
         await asyncio.sleep(0.05)
-
-
-async def test_a_run_that_no_cpu_worker_admits_fails_and_names_it(
-    client: Client, run_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """verl#3895: a role that never registers ends the run within the start limit, by name."""
-    monkeypatch.setattr(settings, "PART_START", timedelta(seconds=1))
-    # Outside the sandbox, which would import the settings anew.
-    runner = UnsandboxedWorkflowRunner()
-    async with Worker(client, task_queue=f"alone-{run_id}", workflows=[TrainingRun], workflow_runner=runner):
-        run = await client.start_workflow(
-            TrainingRun.run, StartRun(config=minimal_config()), id=run_id, task_queue=f"alone-{run_id}"
-        )
-        with pytest.raises(WorkflowFailureError) as failure:
-            await run.result()
-    assert "the cpu worker did not come up within 1 s" in str(failure.value.cause)

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
-from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError
+from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError, TimeoutError
 from temporalio.service import RPCError, RPCStatusCode
 
 from ...schemas.errors import RunUnknown, Unreachable, nearest
@@ -79,10 +79,12 @@ async def explained(client: Client, run_id: str, error: RPCError) -> RunUnknown 
 
 def cause_of(error: BaseException) -> str:
     """The message of the fault itself, below the layers of activities and child workflows that passed it on."""
-    told = str(error)
+    told = ""
     current: BaseException | None = error
     while current is not None:
-        if isinstance(current, FailureError) and not isinstance(current, ActivityError | ChildWorkflowError):
+        # Who raised because of a timeout has told more than the timeout does.
+        layer = isinstance(current, ActivityError | ChildWorkflowError) or (told and isinstance(current, TimeoutError))
+        if isinstance(current, FailureError) and not layer:
             told = current.message
         current = getattr(current, "cause", None)
-    return told
+    return told or str(error)
