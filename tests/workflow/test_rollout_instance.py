@@ -9,6 +9,7 @@ import pytest
 from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, InstanceId, RunId, instance_workflow
 from psrl.schemas.messages.rollout import EngineSpec, InstanceState
@@ -120,7 +121,8 @@ async def until_told(client: Client, run_id: str, number: int) -> list[InstanceC
 
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses of a second or less. (The time-skipping server does not skip while an engine is held.)"""
+    """Pauses of a second or less, for workflows outside the sandbox, which has modules of its own. (The time-skipping
+    server does not skip while an engine is held.)"""
     monkeypatch.setattr(settings, "RESTART_PAUSE_MAX_S", 0.05)
     monkeypatch.setattr(settings, "PROBE_PAUSE_S", 0.5)
     monkeypatch.setattr(settings, "BUSY_RETRY_S", 0.1)
@@ -164,7 +166,7 @@ async def test_a_quarantined_instance_is_readmitted_at_the_version_the_run_has_b
 ) -> None:
     parts = Faulty(instances=1)
     parts.published, parts.bad = {0, 3}, True
-    async with parts.workers(client, extra_workflows=[SignalSink]):
+    async with parts.workers(client, [SignalSink], workflow_runner=UnsandboxedWorkflowRunner()):
         instance = await begin(client, run_id, restart_budget=BUDGET)
         await until_told(client, run_id, BUDGET + 2)
         assert (await instance.query(RolloutInstance.status)).state is InstanceState.QUARANTINED
@@ -184,7 +186,7 @@ async def test_an_instance_that_fails_soon_after_its_return_waits_longer_than_be
     parts = Faulty(instances=1)
     parts.published = {0}
     gone: list[float] = []
-    async with parts.workers(client, extra_workflows=[SignalSink]):
+    async with parts.workers(client, [SignalSink], workflow_runner=UnsandboxedWorkflowRunner()):
         instance = await begin(client, run_id, restart_budget=0)
         for _ in range(3):
             await serving(instance, 0)
@@ -203,7 +205,7 @@ async def test_an_instance_that_served_well_for_a_while_has_its_budget_again(
 ) -> None:
     parts = Faulty(instances=1)
     parts.published = {0}
-    async with parts.workers(client, extra_workflows=[SignalSink]):
+    async with parts.workers(client, [SignalSink], workflow_runner=UnsandboxedWorkflowRunner()):
         instance = await begin(client, run_id, restart_budget=1, restart_budget_heals_s=1.0)
         for number in (1, 2, 3):
             await serving(instance, 0)
@@ -221,7 +223,7 @@ async def test_waiting_for_another_run_is_no_failed_restart_and_says_who_holds_i
 ) -> None:
     parts = Faulty(instances=1)
     parts.published, parts.held = {0}, True
-    async with parts.workers(client, extra_workflows=[SignalSink]):
+    async with parts.workers(client, [SignalSink], workflow_runner=UnsandboxedWorkflowRunner()):
         instance = await begin(client, run_id, restart_budget=0)
         [*_, change] = await until_told(client, run_id, 3)
         assert change.state is InstanceState.STARTING
@@ -238,7 +240,7 @@ async def test_another_run_is_not_waited_for_longer_than_a_start_may_take(
 ) -> None:
     parts = Faulty(instances=1)
     parts.published, parts.held = {0}, True
-    async with parts.workers(client, extra_workflows=[SignalSink]):
+    async with parts.workers(client, [SignalSink], workflow_runner=UnsandboxedWorkflowRunner()):
         instance = await begin(client, run_id, start_timeout_s=1.0)
         await reaching(instance, InstanceState.QUARANTINED, -1)
         parts.held = False
