@@ -204,6 +204,7 @@ async def test_an_update_changes_every_layer_and_the_tied_head(rig: Rig) -> None
 
 
 async def test_an_update_that_fails_midway_is_repaired_by_a_good_one(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Field report 68: the update is closed in vLLM also when it raised, else the next could not begin."""
     from psrl.workers.rollout.staging import StagedWeights
 
     describe = StagedWeights.describe
@@ -258,6 +259,7 @@ async def test_weights_that_are_not_what_was_published_are_refused(
 
 
 async def test_cached_prefixes_are_used_within_a_version_and_never_across(rig: Rig) -> None:
+    """Field report 64."""
     for _ in range(2):
         await rig.generate(await rig.new_group(), max_tokens=4)
     assert rig.cached_tokens == [0, 32]

@@ -30,6 +30,7 @@ MOVED = """
 async def test_a_killed_host_loses_no_trajectory_and_serves_again_only_with_current_weights(
     open_stack: OpenStack, store: AsyncEngine
 ) -> None:
+    """Field reports 7 and 13."""
     async with open_stack(script=Script(token_s=0.1), processes=(1,)) as small:
         run = await small.start(small.config(psrl={"staleness": 1}, trainer={"total_training_steps": 32}))
         await until(partial(_any, store, small, UNFINISHED), timeout_s=60)

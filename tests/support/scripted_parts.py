@@ -145,6 +145,9 @@ class ScriptedParts:
     async def on_admit(self, request: AdmitRequest) -> None:
         """Called before admission."""
 
+    async def on_start(self, instance: InstanceId) -> None:
+        """Called before an engine is started."""
+
     async def on_pull(self, instance: InstanceId, version: int) -> None:
         """Called before a version is loaded."""
 
@@ -390,6 +393,7 @@ class ScriptedHost:
     @activity.defn(name="start_engine")
     async def start_engine(self, request: EngineSpec) -> None:
         self._parts.calls.append(f"start {self._name}")
+        await self._parts.on_start(self._name)
         self._parts.engine_died[self._name].clear()
 
     @activity.defn(name="hold_engine")

@@ -52,6 +52,7 @@ def seen(host: Host) -> tuple[InstanceState, int]:
 
 
 async def test_the_gate_opens_only_after_start_pull_and_resume(host: Host) -> None:
+    """Field report 13: an engine that was started reports version -1 and serves nothing before a pull."""
     assert seen(host) == (InstanceState.STOPPED, -1)
     await host.start(SPEC)
     assert seen(host) == (InstanceState.STARTING, -1)
