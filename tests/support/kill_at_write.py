@@ -33,6 +33,21 @@ from tests.support.training import run_configuration
 
 RUN = RunId("run")
 CPU = torch.device("cpu")
+NOWHERE = DataPosition(
+    run_id=RUN,
+    version=0,
+    data_fingerprint="",
+    prompts=1,
+    skipped_too_long=0,
+    trained_groups=0,
+    trained_trajectories=0,
+    last_group=None,
+    next_group=0,
+    next_epoch=0,
+    next_place=0,
+    trained_ahead=(),
+    left={},
+)
 AUDITED = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -99,10 +114,7 @@ class CheckpointSave:
         return state
 
     def _write(self, state: TrainerState) -> None:
-        position = DataPosition(
-            run_id=RUN, version=state.version, data_fingerprint="", prompts=1, skipped_too_long=0, trained_groups=0,
-            trained_trajectories=0, last_group=None, next_group=0, next_epoch=0, next_place=0, trained_ahead=(), left={},
-        )  # fmt: skip
+        position = NOWHERE.model_copy(update={"version": state.version})
         checkpoint.write_checkpoint(take_snapshot(state, position), self._tokenizer, self.folder, "execution")
 
     def before(self) -> None:
