@@ -335,7 +335,7 @@ def test_a_model_whose_configuration_contradicts_its_weights_is_refused(lab: Lab
     file.write_text(json.dumps(json.loads(file.read_text()) | {"intermediate_size": 80}))
     with lab.engine.begin() as connection:
         connection.execute(update(Run).where(Run.run_id == RUN).values(config=_config_of(lab.engine, "other")))
-    with pytest.raises(ModelError, match=r"gate_proj.weight' is \[64, 32\], expected \[80, 32\] by config.json"):
+    with pytest.raises(ModelError, match=r"down_proj.weight' is \[32, 64\], expected \[32, 80\] by config.json"):
         lab.life().open(RUN)
 
 

@@ -13,7 +13,7 @@ from temporalio.testing import ActivityEnvironment
 
 from psrl.activities import heartbeat, signatures
 from psrl.activities.store.engine import sync_engine
-from psrl.schemas.errors import InstanceBusy
+from psrl.schemas.errors import InstanceBusy, StoreRevisionMismatch
 from psrl.schemas.ids import TRAINER_QUEUE, RunId
 from psrl.schemas.messages.training import OpenTrainerRequest, PublishResult, StepRequest
 from psrl.schemas.stack import Stack
@@ -139,3 +139,12 @@ async def test_the_trainer_process_serves_a_run_and_stops_on_request(
     assert (stack.checkpoints_dir / "quick" / "step_000001" / "COMMITTED").exists()
     stop.set()
     await asyncio.wait_for(process, 30)
+
+
+async def test_the_trainer_process_refuses_a_store_of_another_release(stack: Stack, temporal_client: Client) -> None:
+    store = sync_engine(stack.postgres_url)
+    with store.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    store.dispose()
+    with pytest.raises(StoreRevisionMismatch, match="revision 9999, this release needs"):
+        await main(stack, asyncio.Event())
