@@ -162,6 +162,11 @@ async def test_a_stuck_engine_is_replaced_in_its_host_and_the_trajectory_goes_on
         assert ids_of(await stored_segments(site.store)) == scripted_tokens(PROMPT, 30), (
             "all that it had sampled is kept"
         )
+
+        async def back() -> bool:
+            return [change.state for change in await site.changes()][-2:] == ["starting", "serving"]
+
+        await until(back, timeout_s=30)
         again = await site.serving(instance, 0)
         assert again.pid == served.pid, "the host lives on"
         rest = await (await site.generate(instance, call(number=1, max_tokens=TOKENS))).result()

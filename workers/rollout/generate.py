@@ -129,6 +129,7 @@ class Generator:
                                 await self._store(progress, None)
                             beat(progress.stored)
         except EngineUnavailable:
+            self._host.notice_death()  # The coordinator must not send the next call here.
             # What the engine gave before it died is good, and would be sampled again for nothing.
             if progress.ids:
                 await self._store(progress, None)
