@@ -1,7 +1,7 @@
 """`python -m tests.benchmarks.checkpoints [HIDDEN]`: what a checkpoint costs the next step, and a recovery the run.
 
-The same steps three times in one process, on one store: without checkpoints, with one after every step that is waited
-for, and with one that is written beside the next step. Then a new trainer that rebuilds the last version.
+Steps of one run in turn without a checkpoint, with one that is waited for, and with one that is written beside the next
+step, so that whatever else the machine does falls on all three. Then a new trainer that rebuilds the last version.
 """
 
 import statistics
@@ -22,21 +22,31 @@ from tests.support.postgres import running_postgres
 from tests.support.tiny_model import make_tiny_model
 from tests.support.training import fill_run, run_values, synthetic_batch
 
-STEPS = 6
+KINDS = ("none", "waited for", "beside")
+STEPS = 13
 
 
-def measure(stages: Stages, run: RunId, save: bool, wait: bool) -> list[float]:
-    """Seconds of each step from its update to the begin of the next one, the first left out."""
+def measure(stages: Stages, run: RunId) -> dict[str, tuple[float, float]]:
+    """By kind, medians in seconds: of the checkpoint's call, and of that with the step that follows it."""
+    found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
     stages.open(run)
-    seconds = []
-    for buffer in range(STEPS):
+    stages.publish(run, 0)
+    for buffer in range(1, STEPS):
+        kind = KINDS[buffer % len(KINDS)]
         began = time.perf_counter()
+        if kind != "none":
+            stages.checkpoint(run, buffer - 1, wait=kind == "waited for")
+        called = time.perf_counter()
         stages.publish(run, buffer)
-        if save:
-            stages.checkpoint(run, buffer, wait)
-        seconds.append(time.perf_counter() - began)
+        found[kind].append((called - began, time.perf_counter() - began))
+        if kind == "beside":  # The rest of its write must not fall on the next kind.
+            stages.checkpoint(run, buffer - 1, wait=True)
+    stages.checkpoint(run, STEPS - 2, wait=True)
     stages.close(run)
-    return seconds[1:]
+    return {
+        kind: (statistics.median(c for c, _ in pairs), statistics.median(t for _, t in pairs))
+        for kind, pairs in found.items()
+    }
 
 
 def main(hidden: int) -> None:
@@ -59,21 +69,22 @@ def main(hidden: int) -> None:
             instances=(),
         )
         stages = Stages(stack, store, World(), device)
-        results = {}
-        for kind, save, wait in (("none", False, False), ("waited for", True, True), ("beside", True, False)):
-            run = RunId(kind.replace(" ", "-"))
-            fill_run(store, run, values, [synthetic_batch(4, 4, seed=seed) for seed in range(STEPS)])
-            results[kind] = statistics.median(measure(stages, run, save, wait))
-        folder = home / "checkpoints" / "beside" / f"step_{STEPS:06d}"
+        run = RunId("measured")
+        fill_run(store, run, values, [synthetic_batch(4, 4, seed=seed) for seed in range(STEPS)])
+        results = measure(stages, run)
+        folder = max((home / "checkpoints" / run).iterdir())
         size = sum(file.stat().st_size for file in folder.iterdir())
-        print(f"{device}, {torch.get_num_threads()} thread(s); checkpoint {size / 1e6:.0f} MB; {STEPS - 1} steps each")
-        for kind, seconds in results.items():
-            print(f"checkpoint {kind:>10}: {seconds:.3f} s a step, {seconds / results['none'] - 1:+.0%}")
+        print(f"{device}, {torch.get_num_threads()} thread(s); checkpoint {size / 1e6:.0f} MB; {STEPS // 3} steps each")
+        alone = results["none"][1]
+        for kind, (call, step) in results.items():
+            print(
+                f"checkpoint {kind:>10}: stage held {call:.3f} s, with the next step {step:.3f} s = {step / alone:.2f}"
+            )
         began = time.perf_counter()
         again = Stages(stack, store, World(), device)
-        again.publish(RunId("beside"), STEPS - 1)
+        again.publish(run, STEPS - 1)
         print(f"a new trainer is at version {STEPS}, one step replayed: {time.perf_counter() - began:.3f} s")
-        again.close(RunId("beside"))
+        again.close(run)
         store.dispose()
 
 
