@@ -95,7 +95,8 @@ async def test_after_100_versions_only_those_that_are_referenced_remain(store: A
     async with store.begin() as connection:
         await connection.execute(update(Group).where(Group.purpose == "train").values(status="trained"))
         await connection.run_sync(validation_round, 90, over=True)
-        assert await connection.run_sync(retain, transport, RUN, 2) == [97, 96, 95, 90]
+        await connection.run_sync(retain, transport, RUN, 2)
+    assert sorted(int(path.name[1:]) for path in (tmp_path / RUN).iterdir()) == [0, 98, 99]
 
 
 def validation_round(connection: Connection, version: int, over: bool) -> None:
