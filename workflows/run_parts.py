@@ -78,7 +78,7 @@ async def admit(run: RunId, config: dict[str, object]) -> Admission:
             start_to_close_timeout=settings.ADMISSION,
             schedule_to_start_timeout=limit,
             heartbeat_timeout=settings.TRAIN_HEARTBEAT,
-            retry_policy=settings.SCORE_ATTEMPTS,
+            retry_policy=settings.ADMIT_ATTEMPTS,
         )
 
 
@@ -93,7 +93,7 @@ async def restore(run: RunId, accept_changed_data: bool) -> Restored:
             start_to_close_timeout=settings.ADMISSION,
             schedule_to_start_timeout=limit,
             heartbeat_timeout=settings.TRAIN_HEARTBEAT,
-            retry_policy=settings.SCORE_ATTEMPTS,
+            retry_policy=settings.ADMIT_ATTEMPTS,
         )
 
 

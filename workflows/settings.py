@@ -18,7 +18,8 @@ STORE_PATIENCE = timedelta(minutes=30)
 """How long a run waits for PostgreSQL to come back before it fails."""
 HEARTBEAT = timedelta(seconds=10)
 """A process that missed heartbeats for so long is taken for dead."""
-TRAIN_HEARTBEAT = timedelta(seconds=30)
+TRAIN_HEARTBEAT = timedelta(seconds=20)
+"""Of processes in which the user's code or a large computation may hold the interpreter for a while."""
 TRAIN_PATIENCE = timedelta(hours=12)
 """One trainer stage, restarts of the trainer included."""
 HELD_PATIENCE = timedelta(hours=48)
@@ -49,8 +50,12 @@ STAGE = RetryPolicy(
 """Trainer stages: as the above, but the workflow itself looks after a full disk, so that people hear of it."""
 ONCE = RetryPolicy(maximum_attempts=1)
 """The workflow itself decides what a failure means (generation is routed anew, not repeated on a dead host)."""
-SCORE_ATTEMPTS = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_attempts=5)
-"""Of the scoring task as a whole: the reward's own attempts are counted inside it."""
+ADMIT_ATTEMPTS = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_attempts=5)
+SCORE_ATTEMPTS = RetryPolicy(
+    initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10), maximum_attempts=20
+)
+"""Of the scoring task as a whole, so that a worker may die again and again under it; the reward's own attempts are
+counted inside it."""
 PULL_ATTEMPTS = RetryPolicy(
     initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10), maximum_attempts=10
 )

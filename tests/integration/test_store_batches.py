@@ -163,7 +163,7 @@ async def test_a_token_older_than_the_tag_is_refused(run: AsyncEngine) -> None:
 
 async def test_groups_that_cannot_be_trained_on_are_named(run: AsyncEngine) -> None:
     await StoreActivities(run).mark_groups(RUN, (G1,), "deadline")
-    with pytest.raises(ApplicationError, match=r"x \(not in the store\), 000001 \(aborted\)"):
+    with pytest.raises(ApplicationError, match=r"x \(not in the store\), 000001 \(deadline\)"):
         await make(run, 0, GroupId("x"), G1)
     with pytest.raises(ApplicationError, match="the batch is empty"):
         await make(run, 0)
@@ -176,7 +176,7 @@ async def test_a_batch_of_an_unknown_run_is_refused(store: AsyncEngine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "status"), [("filtered", "filtered"), ("failed", "failed"), ("deadline", "aborted")]
+    ("reason", "status"), [("filtered", "filtered"), ("failed", "failed"), ("deadline", "deadline")]
 )
 async def test_a_group_that_left_keeps_its_first_reason(run: AsyncEngine, reason: str, status: str) -> None:
     await StoreActivities(run).mark_groups(RUN, (G0,), reason)

@@ -8,7 +8,7 @@ import torch
 
 from psrl.activities.weights.file import FileTransport
 from psrl.activities.weights.shards import shards
-from psrl.schemas.errors import InvariantViolated, WeightsRefused
+from psrl.schemas.errors import InvariantViolated, StorageFull, WeightsRefused
 from psrl.schemas.ids import RunId, Version
 from psrl.schemas.weights import WeightManifest, WeightProbe
 
@@ -109,7 +109,7 @@ def test_a_write_that_fails_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("psrl.activities.weights.file._flush", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StorageFull, match="No space left"):
         transport.write(RUN, V3, tensors(), PROBE)
     assert list((tmp_path / RUN).iterdir()) == []
 

@@ -143,7 +143,7 @@ async def test_a_run_says_what_is_missing_while_its_first_or_last_write_finds_no
             TrainingRun.run, StartRun(config=minimal_config()), id=run_id, task_queue=ORCHESTRATOR_QUEUE
         )
         async with asyncio.timeout(30):
-            while (await run.query(TrainingRun.status)).waiting_for != FULL:  # noqa: ASYNC110 (told only when asked)
+            while FULL not in (await run.query(TrainingRun.status)).waiting_for:  # noqa: ASYNC110 (told only when asked)
                 await asyncio.sleep(0.05)
         result = await run.result()
     assert (result.phase, result.checkpoint) == (RunPhase.DONE, "checkpoint")
