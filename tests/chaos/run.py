@@ -134,7 +134,7 @@ async def left_by(stack: Stack, run: str) -> Left:
     try:
         faults: Sequence[str] = ()
         try:
-            await promises_hold(engine, run)
+            await promises_hold(engine, run, stack.weights_dir)
         except AssertionError as error:
             faults = (str(error),)
         async with engine.connect() as connection:

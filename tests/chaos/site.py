@@ -32,6 +32,8 @@ SCRIPTED = "tests.chaos.engine:ChaosEngine"
 VLLM = "psrl.workers.rollout.vllm_engine:VllmEngine"
 ALL = "everything"
 INSTANCES = 2
+GONE_S = 10.0
+"""For the kernel to take a killed process away: until then its port is taken, and `up` would choose another."""
 
 
 @dataclass
@@ -109,6 +111,7 @@ class Site:
                 os.kill(process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue  # ended with its parent
+        psutil.wait_procs(left, timeout=GONE_S)
         return len(left)
 
     def processes(self) -> list[str]:
