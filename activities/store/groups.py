@@ -10,14 +10,15 @@ from ...schemas.tables import Group, Trajectory
 
 LIVE = ("live", "complete")
 """Statuses of groups that may still be trained on."""
-EXITS = ("filtered", "failed", "aborted", "dropped", "deadline")
-"""Statuses of groups that left without being trained on. `aborted` alone means that the run ended first: its prompt is
-drawn again when the run is resumed."""
+CUT_SHORT = "aborted"
+"""Status of a group that the end of its run cut short: its prompt is drawn again when the run is resumed."""
+EXITS = ("filtered", "failed", CUT_SHORT, "dropped", "deadline")
+"""Statuses of groups that left without being trained on."""
 
 
 def exit_status(reason: str) -> str:
     """The status of a group given up for `reason`, which may be one of the statuses or any other text."""
-    return reason if reason in EXITS else "aborted"
+    return reason if reason in EXITS else CUT_SHORT
 
 
 async def mark_groups(engine: AsyncEngine, run_id: RunId, groups: Sequence[GroupId], status: str, reason: str) -> None:

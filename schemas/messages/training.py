@@ -114,18 +114,19 @@ class DataPosition(Message):
     version: int
     data_fingerprint: str
     prompts: int
-    """Usable training prompts per epoch: group n is place `n mod prompts` of epoch `n div prompts`."""
+    """Usable training prompts per epoch: place p is prompt `p mod prompts` of epoch `p div prompts`."""
     skipped_too_long: int
     """Per epoch, never drawn."""
+    first_epoch: int
+    """Of these data: places before it are not counted."""
     trained_groups: int
     trained_trajectories: int
-    last_group: int | None
-    """Highest number of a group that was trained on; null before the first step."""
-    next_group: int
-    """Every group below was trained on or has left, and is counted here."""
-    next_epoch: int
     next_place: int
+    """Every place below was trained on or has left, and is counted here."""
+    next_epoch: int
+    next_position: int
+    """Of `next_place`, within its epoch."""
     trained_ahead: tuple[int, ...]
-    """Groups from `next_group` on that were trained on already: groups are trained in the order in which they end."""
+    """Places from `next_place` on that were trained on already: groups are trained in the order in which they end."""
     left: dict[str, int]
     """Groups given up without training so far, by reason: filtered, failed, dropped, aborted."""

@@ -65,7 +65,7 @@ class Outcome:
             for r in [*self.rows, total(self.injections, self.again)]
         ]
         statuses = ", ".join(f"{count} {status}" for status, count in sorted(self.groups.items()))
-        lost = sum(count for status, count in self.groups.items() if status in ("failed", "deadline", "live"))
+        lost = sum(count for status, count in self.groups.items() if status in ("failed", "deadline"))
         again = sum(item.tokens for item in self.again)
         facts = [
             f"- seed {self.seed}: {len(self.injections)} injections in {self.seconds:.0f} s, {self.steps} steps,"

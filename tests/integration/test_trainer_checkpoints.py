@@ -183,6 +183,7 @@ def test_a_checkpoint_says_which_prompts_its_weights_have_seen(lab: Lab) -> None
     and what was drawn after that is open or was filtered."""
     with lab.engine.begin() as connection:
         connection.execute(update(Run).values(prompts=8, data_fingerprint="f", skipped_too_long=3))
+        connection.exec_driver_sql("UPDATE groups SET epoch = group_id::int / 8, position = mod(group_id::int, 8)")
         connection.execute(update(BatchMember).where(BatchMember.group_id == "000005").values(buffer=2))
         connection.execute(BatchMember.__table__.delete().where(BatchMember.group_id >= "000012"))  # type: ignore[attr-defined]
         for group, status in {"000006": "failed", "000012": "filtered", "000013": "live"}.items():
@@ -198,10 +199,10 @@ def test_a_checkpoint_says_which_prompts_its_weights_have_seen(lab: Lab) -> None
         skipped_too_long=3,
         trained_groups=6,
         trained_trajectories=24,
-        last_group=7,
-        next_group=5,
-        next_epoch=0,
+        first_epoch=0,
         next_place=5,
+        next_epoch=0,
+        next_position=5,
         trained_ahead=(7,),
         left={"failed": 1, "filtered": 1},
     )

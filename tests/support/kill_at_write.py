@@ -41,10 +41,10 @@ NOWHERE = DataPosition(
     skipped_too_long=0,
     trained_groups=0,
     trained_trajectories=0,
-    last_group=None,
-    next_group=0,
-    next_epoch=0,
+    first_epoch=0,
     next_place=0,
+    next_epoch=0,
+    next_position=0,
     trained_ahead=(),
     left={},
 )

@@ -6,31 +6,36 @@ position is in its workflow, which the batches are recorded by.
 
 from sqlalchemy import Engine, TextClause, text
 
-from ...activities.store.groups import EXITS
+from ...activities.store.groups import CUT_SHORT, EXITS
 from ...schemas.ids import RunId
 from ...schemas.messages.training import DataPosition
 
 POSITION: TextClause = text(
     """
     WITH drawn AS (
-        SELECT CAST(g.group_id AS bigint) AS number, g.status,
+        SELECT g.epoch::bigint * r.prompts + g.position AS place,
+               g.status = ANY(:explained) AS explained,
                EXISTS (SELECT 1 FROM batch_members m
                        WHERE m.run_id = :run AND m.group_id = g.group_id AND m.buffer < :version) AS trained
-        FROM groups g WHERE g.run_id = :run AND g.purpose = 'train'
+        FROM groups g JOIN runs r USING (run_id)
+        WHERE g.run_id = :run AND g.purpose = 'train' AND g.epoch >= r.first_epoch
+    ),
+    places AS (
+        SELECT place, bool_or(trained) AS trained, bool_or(trained OR explained) AS settled FROM drawn GROUP BY place
     ),
     open AS (
-        SELECT coalesce(min(number) FILTER (WHERE NOT trained AND status <> ALL(:exits)), max(number) + 1, 0) AS first
-        FROM drawn
+        SELECT coalesce(min(place) FILTER (WHERE NOT settled), max(place) + 1) AS first FROM places
     )
-    SELECT r.data_fingerprint, r.prompts, r.skipped_too_long, open.first,
-           (SELECT count(*) FROM drawn WHERE trained) AS groups,
-           (SELECT max(number) FROM drawn WHERE trained) AS last,
+    SELECT r.data_fingerprint, r.prompts, r.skipped_too_long, r.first_epoch,
+           coalesce(open.first, r.first_epoch::bigint * r.prompts) AS first,
+           (SELECT count(DISTINCT group_id) FROM batch_members WHERE run_id = :run AND buffer < :version) AS groups,
            (SELECT count(*) FROM batch_members WHERE run_id = :run AND buffer < :version) AS trajectories,
-           (SELECT coalesce(array_agg(number ORDER BY number), '{}') FROM drawn WHERE trained AND number >= open.first)
+           (SELECT coalesce(array_agg(place ORDER BY place), '{}') FROM places WHERE trained AND place >= open.first)
                AS ahead
     FROM runs r, open WHERE r.run_id = :run
     """
 )
+"""A place may be drawn again, after the end of a run had cut its group short: what became of the place counts."""
 
 LEFT: TextClause = text(
     """
@@ -42,7 +47,8 @@ LEFT: TextClause = text(
 
 def data_position(store: Engine, run_id: RunId, version: int) -> DataPosition:
     """Of the batches below `version`, which are those that its weights were trained on."""
-    values = {"run": run_id, "version": version, "exits": list(EXITS)}
+    explained = [status for status in EXITS if status != CUT_SHORT]
+    values = {"run": run_id, "version": version, "exits": list(EXITS), "explained": explained}
     with store.connect() as connection:
         row = connection.execute(POSITION, values).one()
         left = {status: count for status, count in connection.execute(LEFT, values)}  # noqa: C416  (rows are no pairs)
@@ -52,12 +58,12 @@ def data_position(store: Engine, run_id: RunId, version: int) -> DataPosition:
         data_fingerprint=row.data_fingerprint,
         prompts=row.prompts,
         skipped_too_long=row.skipped_too_long,
+        first_epoch=row.first_epoch,
         trained_groups=row.groups,
         trained_trajectories=row.trajectories,
-        last_group=row.last,
-        next_group=row.first,
+        next_place=row.first,
         next_epoch=row.first // row.prompts,
-        next_place=row.first % row.prompts,
+        next_position=row.first % row.prompts,
         trained_ahead=tuple(row.ahead),
         left=left,
     )
