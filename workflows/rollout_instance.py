@@ -154,16 +154,27 @@ class RolloutInstance:
 
     async def _pull(self) -> None:
         """Load the newest version asked for, then admit requests. The engine is paused before, and after a failure."""
-        version = self._target
         if not self._out_of_budget:
             self._to(InstanceState.PULLING)
-        request = PullRequest(**self._command.model_dump(), version=version)
-        await self._call(signatures.pull_weights, request, f"pull v{version}", attempts=settings.PULL_ATTEMPTS)
+        version = await self._pull_newest()
         await self._call(signatures.resume, self._command, f"serve v{version}")
         self._version = version
         self._serves_since = self._serves_since or workflow.time()
         self._to(InstanceState.SERVING)
         await self._tell_run()
+
+    async def _pull_newest(self) -> int:
+        """A slow instance may find a version gone that was replaced long ago: what counts is the newest asked for."""
+        while True:
+            version = self._target
+            request = PullRequest(**self._command.model_dump(), version=version)
+            try:
+                await self._call(signatures.pull_weights, request, f"pull v{version}", attempts=settings.PULL_ATTEMPTS)
+            except ActivityError as error:
+                if is_cancelled_exception(error) or self._target == version:
+                    raise
+            else:
+                return version
 
     async def _hold(self) -> None:
         """The lease on the engine: fails within seconds when the host or the engine dies, and asks once a minute

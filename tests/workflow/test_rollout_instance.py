@@ -86,6 +86,33 @@ async def test_an_update_that_failed_is_repaired_by_a_restart_and_a_new_pull(cli
     assert parts.calls == ["start rollout-0", "start rollout-0", "release rollout-0"]
 
 
+async def test_a_version_that_was_replaced_and_removed_is_passed_over_without_a_restart(
+    client: Client, run_id: str
+) -> None:
+    asked, newer = asyncio.Event(), asyncio.Event()
+
+    class Gone(ScriptedParts):
+        async def on_pull(self, instance: InstanceId, version: int) -> None:
+            if version == 1:
+                asked.set()
+                await newer.wait()
+                raise ApplicationError("version 1 is gone", type="WeightsRefused", non_retryable=True)
+
+    parts = Gone(instances=1)
+    parts.published = {0, 1, 2}
+    async with parts.workers(client, extra_workflows=[SignalSink]):
+        instance = await begin(client, run_id)
+        await serving(instance, 0)
+        await instance.signal(RolloutInstance.sync, 1)
+        await asked.wait()
+        await instance.signal(RolloutInstance.sync, 2)
+        newer.set()
+        await serving(instance, 2)
+        await instance.signal(RolloutInstance.stop)
+        await instance.result()
+    assert parts.calls == ["start rollout-0", "release rollout-0"]
+
+
 BUDGET = 2
 
 

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from ...schemas.errors import PsrlError
-from ...schemas.stack import HOME_VARIABLE, Stack, load_stack, stack_home
+from ...schemas.stack import HOME_VARIABLE, load_stack, stack_home
 from .boundary import Commands
 
 Result = TypeVar("Result")
@@ -79,18 +79,24 @@ def train(
         return name
 
     name = _interruptible(lambda: asyncio.run(start()), "stopped before the run began")
+    from .following import follow_to_end
+    from .runs import web_address
+
     stack = load_stack()
-    _say(f"run {name} started" + _web(stack, name))
+    address = web_address(stack, name)
+    _say(f"run {name} started" + (f": {address}" if address else ""))
     if detach:
         _say(f"`psrl follow {name}` shows it")
         return
-    _follow(stack, name, console)
+    follow_to_end(stack, name, console, _say)
 
 
 @app.command()
 def follow(run: RunName) -> None:
     """Show a run's progress until it ends."""
-    _follow(load_stack(), run, Console())
+    from .following import follow_to_end
+
+    follow_to_end(load_stack(), run, Console(), _say)
 
 
 @app.command()
@@ -132,7 +138,9 @@ def up(  # noqa: PLR0917 - one parameter per option
     _interruptible(lambda: asyncio.run(start(request, _say)), "stopped while starting; nothing is left running")
     _say(f"the stack is up; logs in {request.home / 'logs'}")
     if foreground:
-        _stay(request.home)
+        from .foreground import stay
+
+        stay(request.home, _say)
 
 
 @app.command()
@@ -282,63 +290,11 @@ def trajectory_show(
         typer.echo(line)
 
 
-def _follow(stack: Stack, run: str, console: Console) -> None:
-    """Until the run ends; then one line that says what happened, the report, and where to look."""
-    from .follow import RunFailed, detached, follow
-    from .runs import client_of, is_running
-
-    async def work() -> None:
-        client = await client_of(stack)
-        await is_running(client, run)
-        await follow(client, stack, run, console)
-
-    try:
-        asyncio.run(work())
-    except KeyboardInterrupt:
-        _say(f"\n{detached(run)}")
-        raise typer.Exit(130) from None
-    except RunFailed as error:
-        from .resume import in_store
-
-        told = f"error: run {run} failed: {error}"
-        if in_store(stack, run):
-            told += f"\nonce that is repaired, `psrl resume {run}` goes on"
-        typer.secho(told, err=True, fg=typer.colors.RED)
-        raise typer.Exit(1) from error
-    _end_of_run(stack, run)
-
-
-def _end_of_run(stack: Stack, run: str) -> None:
-    from ...schemas.messages.run import RunPhase
-    from ..report.make import load, page_path
-    from ..report.page import write_page
-    from .status import outcome_line
-
-    rows, summary = load(stack, run)
-    file = page_path(stack, run)
-    write_page(rows, summary, file)
-    _say(outcome_line(summary))
-    if summary.phase == RunPhase.STOPPED:
-        _say(f"`psrl resume {run}` goes on")
-    _say(f"report: {file}")
-    from .runs import web_address
-
-    if address := web_address(stack, run):
-        _say(f"web UI: {address}")
-
-
 def _signal(run: str, signal: str, done: str, *arguments: object) -> None:
     from .runs import send
 
     asyncio.run(send(load_stack(), run, signal, *arguments))
     _say(done)
-
-
-def _web(stack: Stack, run: str) -> str:
-    from .runs import web_address
-
-    address = web_address(stack, run)
-    return f": {address}" if address else ""
 
 
 def _interruptible(work: Callable[[], Result], told: str) -> Result:
@@ -347,24 +303,6 @@ def _interruptible(work: Callable[[], Result], told: str) -> Result:
     except KeyboardInterrupt:
         _say(f"\n{told}")
         raise typer.Exit(130) from None
-
-
-def _stay(home: Path) -> None:
-    """Until Ctrl-C or SIGTERM, then stop the stack; further signals do not cut that short."""
-    import signal
-
-    from ..stack.up import down as stop_stack
-
-    try:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        _say("Ctrl-C stops it")
-        while True:
-            signal.pause()
-    except KeyboardInterrupt:
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, signal.SIG_IGN)
-        _say("stopping …")
-        stop_stack(home, _say)
 
 
 def _say(line: str, err: bool = False) -> None:

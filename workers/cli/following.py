@@ -1,0 +1,53 @@
+"""Following a run on the terminal to its end, and what is told then."""
+
+import asyncio
+from collections.abc import Callable
+
+import typer
+from rich.console import Console
+
+from ...schemas.messages.run import RunPhase
+from ...schemas.stack import Stack
+from ..report.make import load, page_path
+from ..report.page import write_page
+from .follow import RunFailed, detached, follow
+from .resume import in_store
+from .runs import client_of, is_running, web_address
+from .status import outcome_line
+
+Say = Callable[[str], None]
+
+
+def follow_to_end(stack: Stack, run: str, console: Console, say: Say) -> None:
+    """Until the run ends; then one line that says what happened, the report, and where to look. Exits 1 when the run
+    failed, 130 at Ctrl-C, which never touches the run."""
+
+    async def work() -> None:
+        client = await client_of(stack)
+        await is_running(client, run)
+        await follow(client, stack, run, console)
+
+    try:
+        asyncio.run(work())
+    except KeyboardInterrupt:
+        say(f"\n{detached(run)}")
+        raise typer.Exit(130) from None
+    except RunFailed as error:
+        told = f"error: run {run} failed: {error}"
+        if in_store(stack, run):
+            told += f"\nonce that is repaired, `psrl resume {run}` goes on"
+        typer.secho(told, err=True, fg=typer.colors.RED)
+        raise typer.Exit(1) from error
+    _tell_end(stack, run, say)
+
+
+def _tell_end(stack: Stack, run: str, say: Say) -> None:
+    rows, summary = load(stack, run)
+    file = page_path(stack, run)
+    write_page(rows, summary, file)
+    say(outcome_line(summary))
+    if summary.phase == RunPhase.STOPPED:
+        say(f"`psrl resume {run}` goes on")
+    say(f"report: {file}")
+    if address := web_address(stack, run):
+        say(f"web UI: {address}")
