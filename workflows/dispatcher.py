@@ -149,5 +149,6 @@ class Dispatcher:
             reward_per_group=reward.scope is RewardScope.GROUP,
             coalesce_rewards=reward.coalesce,
             filter_equal_rewards=psrl.group_post_process.enable,
+            one_version=not psrl.rollout_coordination.partial_rollout.enable,
             routing=psrl.rollout_coordination.routing_strategy.method,
         )

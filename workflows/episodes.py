@@ -53,6 +53,7 @@ class Episodes:
         reward_timeout: timedelta,
         coalesce: bool,
         routing: RoutingMethod,
+        one_version: bool = False,
         label: str = "",
     ) -> None:
         self.trajectories = [Trajectory(index) for index in range(offered)]
@@ -60,7 +61,7 @@ class Episodes:
         self._tag, self._needed = version_tag, needed
         self._sampling, self._seed = sampling, group_seed(seed, group_id)
         self._deadline, self._reward_timeout, self._coalesce = deadline, reward_timeout, coalesce
-        self._label, self._routing = label, routing
+        self._label, self._routing, self._one_version = label, routing, one_version
         self._unplaced: list[int] = []
         self._places: dict[int, Placement] = {}
         self._unscored: list[int] = []
@@ -130,6 +131,7 @@ class Episodes:
             call=call,
             version_tag=self._tag,
             sampling=self._sampling.model_copy(update={"seed": trajectory_seed(self._seed, trajectory.index)}),
+            one_version=self._one_version,
         )
         try:
             result = await workflow.execute_activity(

@@ -34,6 +34,7 @@ class RolloutGroup:
             reward_timeout=timedelta(seconds=start.reward_timeout_s),
             coalesce=start.coalesce_rewards or start.reward_per_group,
             routing=start.routing,
+            one_version=start.one_version,
         )
 
     @workflow.run

@@ -95,6 +95,9 @@ class GenerateRequest(Message):
     """Number of this call within the trajectory; with the activity's attempt it forms the fencing number."""
     version_tag: int
     sampling: Sampling
+    one_version: bool = False
+    """A turn that another version began is begun anew from its prompt: no trajectory mixes versions. Its lost tokens
+    are the price of `partial_rollout.enable=false`."""
 
 
 class GenerateResult(Message):

@@ -108,6 +108,8 @@ class StartGroup(Message):
     coalesce_rewards: bool
     filter_equal_rewards: bool
     routing: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE
+    one_version: bool = False
+    """As in `GenerateRequest`."""
 
 
 class StartGroups(Message):

@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 
-from tests.benchmarks import control_cost, generation, latency, weights
+from tests.benchmarks import control_cost, generation, latency, memory, weights
 
 MEASUREMENTS = {
     "generation": generation.measure,
@@ -12,6 +12,7 @@ MEASUREMENTS = {
     "latency": latency.measure,
     "weights": weights.measure,
     "saturated": generation.measure_saturated,
+    "memory": memory.measure,
 }
 BY_DEFAULT = ("generation", "control", "latency", "weights")
 

@@ -16,8 +16,10 @@ from psrl.schemas.tables import Segment
 from tests.benchmarks.assembly import RUN, Assembly, assembled
 from tests.benchmarks.control_cost import scripted_shape
 
-TOKENS, TOKEN_S = 10, 0.01
-LOW, LOADED = 40, 192
+TOKENS = 10
+SHORT_S, TURN_S = 0.01, 0.1
+"""Per token: a turn of a tenth of a second, where the added time shows, and of a second, as people have them."""
+LOW, LOADED, TURNS = 40, 192, 60
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,19 @@ class Added:
 
 
 async def measure() -> None:
+    await _measure(SHORT_S, (("1 at a time", LOW, 1), ("16 at a time", LOADED, 16)))
+    await _measure(TURN_S, (("1 at a time", TURNS, 1), ("16 at a time", LOADED, 16)))
+
+
+async def _measure(token_s: float, loads: Sequence[tuple[str, int, int]]) -> None:
     with tempfile.TemporaryDirectory(prefix="psrl-bench-") as folder:
         shape = scripted_shape(
-            Path(folder), trajectories=1, new_tokens=TOKENS, script={"token_s": TOKEN_S}, instances=1, seqs=64
+            Path(folder), trajectories=1, new_tokens=TOKENS, script={"token_s": token_s}, instances=1, seqs=64
         )
         async with assembled(shape) as assembly:
             await assembly.play(await assembly.draw(16), wave=1, in_flight=4)
-            print(f"   conditions: scripted engine, {TOKENS} tokens at {1000 * TOKEN_S:g} ms, groups of 1")
-            for text, count, at_once in (("1 at a time", LOW, 1), ("16 at a time", LOADED, 16)):
+            print(f"   conditions: scripted engine, {TOKENS} tokens at {1000 * token_s:g} ms, groups of 1")
+            for text, count, at_once in loads:
                 groups = await assembly.draw(count)
                 await assembly.play(groups, wave=1, in_flight=at_once)
                 _print(text, [await _added(assembly, group) for group in groups])
@@ -67,6 +74,6 @@ def _print(text: str, found: Sequence[Added]) -> None:
     engine = statistics.median(segment.engine for segment in found)
     print(
         f"   {text}: median {median:.1f} ms, p99 {p99:.1f} ms added to an engine time of {engine:.0f} ms: "
-        f"ratio of medians {median / engine:.2f} ({len(overheads)} segments)",
+        f"ratio of medians {median / engine:.3f} ({len(overheads)} segments)",
         flush=True,
     )

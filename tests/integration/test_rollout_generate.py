@@ -106,6 +106,33 @@ async def test_a_workflow_that_was_reset_gets_the_stored_answer(bench: Bench, st
     assert (len(await stored_segments(store)), await refused_results(store)) == (3, 0)
 
 
+@pytest.mark.parametrize("same", [False, True], ids=["under another version", "under the same version"])
+async def test_without_partial_rollout_no_trajectory_mixes_versions(
+    bench: Bench, script: Script, store: AsyncEngine, same: bool
+) -> None:
+    """slime PR#2092: what was sampled under another version is begun anew from the prompt, again and again."""
+    script.manual = True
+    for number, tokens in enumerate((6, 7)):
+        begun = asyncio.create_task(run(bench, call(number=number).model_copy(update={"one_version": True})))
+        await bench.engine.until_running(1)
+        await bench.engine.allow(tokens)
+        await until(lambda tokens=tokens: _count(bench, tokens))  # type: ignore[misc]
+        await (bench.sync(version=1) if same else bench.sync(version=number + 2))
+        assert (await begun).end is SegmentEnd.INTERRUPTED
+        if same:
+            break
+    await bench.engine.allow(100)
+    last = await run(bench, call(number=2).model_copy(update={"one_version": True}))
+    assert (last.end, last.tokens) == (SegmentEnd.LENGTH, 10)
+    segments = await stored_segments(store)
+    assert ids_of(segments) == TOKENS
+    assert {segment.version for segment in segments} == ({1} if same else {3})
+    assert [segment.seq for segment in segments] == list(range(len(segments)))
+    prompt_only = [list(request.prompt_ids) == PROMPT for request in bench.engine.requests]
+    assert prompt_only == ([True, False] if same else [True, True, True])
+    assert (await stored_trajectory(store)).tokens == 10
+
+
 async def test_an_interruption_stores_the_tokens_and_the_next_call_goes_on(
     bench: Bench, script: Script, store: AsyncEngine
 ) -> None:

@@ -2,7 +2,8 @@
 
 Promises: a finished turn is answered from the store (L8); a later attempt goes on from the last stored token (L6);
 every row is stored only while this attempt owns the trajectory; every token carries the version that sampled it, and
-that is never older than the tag (L1, L5); cancellation aborts the request in the engine, and what was stored stays.
+that is never older than the tag (L1, L5); with `one_version` a turn is never continued under another version, but begun
+anew from its prompt; cancellation aborts the request in the engine, and what was stored stays.
 """
 
 import itertools
@@ -89,9 +90,13 @@ class Generator:
     async def _produce(
         self, request: GenerateRequest, fence: int, turn: StoredTurn, claims: bool, beat: Beat
     ) -> GenerateResult:
-        ref, stored = request.trajectory, len(turn.token_ids)
+        ref = request.trajectory
         prompt = await self._turns.prompt(ref, request.turn)
         version = await self._host.enter(ref.run_id, request.version_tag, GATE_PATIENCE_S)
+        if version is not None and request.one_version and turn.version not in (None, version):
+            turn = await self._turns.begin_anew(request, fence)
+            version = await self._host.enter(ref.run_id, request.version_tag, GATE_PATIENCE_S)
+        stored = len(turn.token_ids)
         if version is None:
             return self._result(request, SegmentEnd.INTERRUPTED, stored)
         progress = Progress(request, fence, version, turn.segments, stored, claims)

@@ -5,7 +5,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from ...activities.store.codec import decode_ids
@@ -30,6 +30,8 @@ class StoredTurn:
 
     token_ids: list[int] = field(default_factory=list)
     segments: int = 0
+    version: int | None = None
+    """Of the newest of them."""
     end: SegmentEnd | None = None
 
 
@@ -72,6 +74,23 @@ class TurnStore:
                 raise await self._refusal(connection, ref, fence)
             return await _read_turn(connection, ref, request.turn)
 
+    async def begin_anew(self, request: GenerateRequest, fence: int) -> StoredTurn:
+        """Take back what is stored of an unfinished turn. Raises `StaleAttempt`."""
+        return await patiently(
+            lambda repeated: self._begin_anew(request, fence), f"a new beginning of {_name(request.trajectory)}"
+        )
+
+    async def _begin_anew(self, request: GenerateRequest, fence: int) -> StoredTurn:
+        ref = request.trajectory
+        async with self._store.begin() as connection:
+            owned = await connection.execute(
+                update(Trajectory).where(*_is(Trajectory, ref), Trajectory.fence == fence).values(tokens=0)
+            )
+            if not owned.rowcount:
+                raise await self._refusal(connection, ref, fence)
+            await connection.execute(delete(Segment).where(*_is(Segment, ref), Segment.turn == request.turn))
+        return StoredTurn()
+
     async def refusal(self, request: GenerateRequest, fence: int) -> StaleAttempt:
         """The error of an attempt whose rows the store refused; counted."""
         async with self._store.begin() as connection:
@@ -97,11 +116,13 @@ class TurnStore:
 
 
 async def _read_turn(connection: AsyncConnection, ref: TrajectoryRef, turn: int) -> StoredTurn:
-    query = select(Segment.token_ids, Segment.end).where(*_is(Segment, ref), Segment.turn == turn).order_by(Segment.seq)
+    columns = select(Segment.token_ids, Segment.version, Segment.end)
+    query = columns.where(*_is(Segment, ref), Segment.turn == turn).order_by(Segment.seq)
     stored = StoredTurn()
-    for token_ids, end in await connection.execute(query):
+    for token_ids, version, end in await connection.execute(query):
         stored.token_ids += decode_ids(token_ids)
         stored.segments += 1
+        stored.version = version
         stored.end = None if end is None else SegmentEnd(end)
     return stored
 
