@@ -17,7 +17,7 @@ from .site import ALL, Site
 from .table import Outcome
 from .tokens import Again, sampled_again
 
-REACHED_OFTEN = ("mid-generation", "before-completion", "before-report", "mid-update", "before-publish", "mid-pull")
+REACHED_OFTEN = ("mid-generation", "before-completion", "before-report", "before-publish", "mid-pull")
 
 
 @pytest.fixture
