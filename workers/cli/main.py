@@ -4,7 +4,9 @@ Heavy libraries are imported inside the commands that need them: `psrl --help` a
 """
 
 import asyncio
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +38,17 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, whi
 
 
 def main() -> None:
-    app(prog_name="psrl")
+    """Leaves without Python's own ending: a thread of the Temporal client may still call into the interpreter, which
+    aborts the process when it is half gone."""
+    code: int | str | None = 0
+    try:
+        app(prog_name="psrl")
+    except SystemExit as end:
+        code = end.code
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 @app.callback()
@@ -46,8 +58,6 @@ def _options(
         typer.Option(envvar=HOME_VARIABLE, help="Directory of the stack.", show_default=".psrl in this directory"),
     ] = None,
 ) -> None:
-    import os
-
     if home is not None:
         os.environ[HOME_VARIABLE] = str(home.absolute())
 
