@@ -2,10 +2,11 @@
 
 import json
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import WorkflowHistory
+from temporalio.client import Client, WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
@@ -19,12 +20,28 @@ PROCESS_NAME = r'"\d+@[^"]+"'
 async def replay(history: WorkflowHistory) -> None:
     """Raises when the code decides otherwise than the history says. A run takes its name from its workflow id, which a
     history carries beside its events."""
-    replayer = Replayer(
+    await _replayer().replay_workflow(history)
+
+
+async def replay_run(client: Client, run_id: str) -> int:
+    """Every history that the run and its workflows have left so far, also of those that go on; how many."""
+    query = f"RlRun = '{run_id}' OR WorkflowId = '{run_id}'"
+    executions = [execution async for execution in client.list_workflows(query)]
+
+    async def histories() -> AsyncIterator[WorkflowHistory]:
+        for execution in executions:
+            yield await client.get_workflow_handle(execution.id, run_id=execution.run_id).fetch_history()
+
+    await _replayer().replay_workflows(histories(), raise_on_replay_failure=True)
+    return len(executions)
+
+
+def _replayer() -> Replayer:
+    return Replayer(
         workflows=list(WORKFLOWS),
         workflow_runner=UnsandboxedWorkflowRunner(),
         data_converter=pydantic_data_converter,
     )
-    await replayer.replay_workflow(history)
 
 
 def local_activities(history: WorkflowHistory) -> int:

@@ -44,6 +44,7 @@ from psrl.workers.rollout.turns import TurnStore
 from psrl.workers.rollout.writer import SegmentWriter
 from psrl.workers.trainer.main import main as trainer_main
 from tests.support.child import spawn
+from tests.support.histories import replay_run
 from tests.support.runs import config_values, sums, write_jsonl
 from tests.support.scripted_engine import VARIABLE, Script, ScriptedEngine
 
@@ -182,8 +183,8 @@ async def small_stack(
     processes: Sequence[int] = (),
     cached_workflows: int = CACHED_WORKFLOWS,
 ) -> AsyncIterator[SmallStack]:
-    """Started parts. `processes` are the numbers of the rollout hosts that are processes of their own. What still runs
-    when the block ends is terminated."""
+    """Started parts. `processes` are the numbers of the rollout hosts that are processes of their own. When the block
+    ends, every history that its run has left is replayed, then what still runs is terminated."""
     script = script or Script()
     async with AsyncExitStack() as entered:
         server, port = await start_server("127.0.0.1:0")
@@ -208,6 +209,7 @@ async def small_stack(
             small.start_process(names[number])
         entered.push_async_callback(_terminate_rest, small)
         yield small
+        await replay_run(client, run_id)
 
 
 async def _start_trainer(entered: AsyncExitStack, stack: Stack) -> None:
