@@ -29,7 +29,9 @@ def _line(workflow_id: str, call: Any, now: datetime) -> str:
     since_s = (now - call.scheduled_time.ToDatetime(UTC)).total_seconds()
     if call.attempt < 2 and not (waiting and since_s > PATIENCE_S):
         return ""
-    state = f"taken by no worker for {since_s:.0f} s" if waiting else f"in progress on {call.last_worker_identity}"
+    state = f"in progress on {call.last_worker_identity}"
+    if waiting:
+        state = f"taken by no worker for {since_s:.0f} s" if since_s >= 0 else f"tried again in {-since_s:.0f} s"
     failure = call.last_failure.message if call.HasField("last_failure") else ""
     told = f"{workflow_id} {call.activity_type.name}: attempt {call.attempt}, {state}"
     return f"{told}; the last one failed: {failure[:300]}" if failure else told

@@ -57,10 +57,10 @@ def stack_status(stack: Stack) -> dict[str, Any]:
 
 
 def as_text(told: dict[str, Any]) -> str:
-    """`key: value` lines; nested mappings and lists of buffers indented."""
+    """`key: value` lines; nested mappings and lists of waits and buffers indented."""
     lines = []
     for key, value in told.items():
-        if value in (None, "", [], {}):
+        if value in (None, "", [], {}) or (key == "waiting_for" and told.get("waits")):
             continue
         if isinstance(value, dict):
             lines += [f"{key}:", *(f"  {name}: {inner}" for name, inner in value.items())]
