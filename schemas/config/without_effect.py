@@ -1,6 +1,8 @@
 """Keys that do nothing in the mode the rest of the configuration chose. Called by `RunConfig`.
 
-Promise: a value that a person set takes effect, or is refused naming what it needs. A default is never refused.
+Promise: a value that a person set takes effect, or is refused naming what it needs. A default is never refused, nor are
+the settings of a part that has a switch of its own (`enable`, `use_kl_loss`, validation files): people turn those off
+and on by one override, and the record of the run shows both.
 """
 
 from collections.abc import Callable, Iterator
@@ -8,9 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from .root import RunConfig
-
-REDUNDANT = "psrl.rollout_coordination.redundant_rollout"
-VALIDATION = ("data.val_max_samples", "trainer.test_freq", "trainer.val_before_train", "rollout.val.temperature")
 
 
 class Mode(NamedTuple):
@@ -28,19 +27,7 @@ MODES = (
         lambda config: config.algorithm.rollout_correction.rollout_is is not None,
         "algorithm.rollout_correction.rollout_is=token",
     ),
-    Mode(("actor.kl_loss_coef",), lambda config: config.actor.use_kl_loss, "actor.use_kl_loss=true"),
-    Mode(
-        (f"{REDUNDANT}.redundant_global_batch_size", f"{REDUNDANT}.redundant_rollout_n"),
-        lambda config: config.psrl.rollout_coordination.redundant_rollout.enable,
-        f"{REDUNDANT}.enable=true",
-    ),
-    Mode(
-        ("psrl.group_post_process.name", "psrl.group_post_process.max_consecutive_drops"),
-        lambda config: config.psrl.group_post_process.enable,
-        "psrl.group_post_process.enable=true",
-    ),
     Mode(("data.seed",), lambda config: config.data.shuffle, "data.shuffle=true"),
-    Mode((*VALIDATION, "rollout.val.n"), lambda config: bool(config.data.val_files), "data.val_files"),
     Mode(("reward.coalesce",), lambda config: config.reward.scope == "trajectory", "reward.scope=trajectory"),
 )
 
