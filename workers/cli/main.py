@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ...schemas.errors import PsrlError
 from ...schemas.stack import HOME_VARIABLE, load_stack, stack_home
-from .boundary import Commands
+from .boundary import Commands, leave
 
 Result = TypeVar("Result")
 
@@ -36,7 +36,10 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, whi
 
 
 def main() -> None:
-    app(prog_name="psrl")
+    try:
+        app(prog_name="psrl")
+    finally:
+        leave(sys.exc_info()[1])
 
 
 @app.callback()
