@@ -107,3 +107,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for a likely typing error, else an empty string."""
     found = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def one_line(fault: object) -> str:
+    """What a library said over several lines, as the one line that is shown to people."""
+    return " ".join(str(fault).split())

@@ -36,9 +36,24 @@ def _check_weights(folder: Path) -> None:
         missing = [name for name in needed if not (folder / name).is_file()]
         if missing:
             raise ModelError(f"model.path={folder} lacks {', '.join(missing)}, named in {index.name}")
-    elif not any(file.stat().st_size for file in folder.glob("*.safetensors")):
+    else:
+        needed = sorted(file.name for file in folder.glob("*.safetensors") if file.stat().st_size)
+    if not needed:
         found = ", ".join(sorted(file.name for file in folder.iterdir())) or "nothing"
         raise ModelError(f"model.path={folder} has no weights; expected *.safetensors, found {found}")
+    for name in needed:
+        _check_header(folder / name)
+
+
+def _check_header(file: Path) -> None:
+    """The table of contents and whether the file is as long as it says: a copy that was cut short is known by that."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="np"):
+            return
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{file.name} in model.path={file.parent} is damaged: {error}") from error
 
 
 def _check_context(config: RunConfig, values: dict[str, Any]) -> None:

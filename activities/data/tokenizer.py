@@ -1,6 +1,8 @@
 """The model's tokenizer: the `AutoTokenizer` of the model directory, the same for prompts, engine and trainer."""
 
+import string
 import threading
+from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,6 +11,8 @@ from ...schemas.errors import ModelError
 
 TOKENIZER_FILES = ("tokenizer*", "*.jinja", "chat_template*", "vocab*", "merges*", "special_tokens_map.json")
 """Names of the files that decide how text becomes ids."""
+TEMPLATE_FILES = ("*.jinja", "chat_template*")
+"""Those of them that lay out a chat and hold no vocabulary: the library makes an empty tokenizer from them alone."""
 _loading = threading.Lock()
 """Threads that import `transformers` at the same time get an ImportError: its names are made when first asked for."""
 
@@ -42,7 +46,7 @@ def _load(model_path: str, trust_remote_code: bool, stats: tuple[tuple[str, int,
     # Takes seconds to import; only processes that tokenise pay for it.
     from transformers import AutoTokenizer
 
-    if not stats:
+    if all(any(fnmatch(name, pattern) for pattern in TEMPLATE_FILES) for name, _, _ in stats):
         raise ModelError(f"model.path={model_path} has no tokenizer; expected tokenizer.json or tokenizer_config.json")
     try:
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(
@@ -50,6 +54,12 @@ def _load(model_path: str, trust_remote_code: bool, stats: tuple[tuple[str, int,
         )
     except Exception as error:  # the library raises anything on damaged files
         raise ModelError(f"the tokenizer in model.path={model_path} does not load: {error}") from error
+    if not tokenizer([string.printable], add_special_tokens=False)["input_ids"][0]:
+        found = ", ".join(name for name, _, _ in stats)
+        raise ModelError(
+            f"the tokenizer in model.path={model_path} makes no token of any text: it has no vocabulary; expected "
+            f"tokenizer.json or the vocabulary's own files, found {found}"
+        )
     return tokenizer
 
 

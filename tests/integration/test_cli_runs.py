@@ -202,6 +202,18 @@ def test_a_run_that_failed_after_it_was_admitted_is_told_how_it_goes_on(running:
     assert "once that is repaired, `psrl resume late` goes on" in psrl(running, "follow", "late").stderr
 
 
+def test_a_run_that_was_terminated_in_temporal_is_not_shown_as_alive(running: Stack, config: Path) -> None:
+    said(psrl(running, "train", str(config), "--run", "cut", "--no-up", "--detach"))
+    engine = sync_engine(running.postgres_url)
+    add_run(engine, "cut", phase="running", finished=None)
+    engine.dispose()
+    assert "note:" not in said(psrl(running, "status", "cut"))
+    command = [temporal_binary(), "workflow", "terminate", "--workflow-id", "cut", "--reason", "by hand"]
+    subprocess.run([*command, "--address", running.temporal_address], capture_output=True, timeout=60, check=True)
+    assert "`psrl resume cut` goes on" in said(psrl(running, "status", "cut"))
+    assert "run cut failed: somebody terminated it in Temporal (by hand)" in psrl(running, "follow", "cut").stderr
+
+
 def test_a_run_that_was_refused_may_be_started_again_under_its_name(running: Stack, config: Path) -> None:
     psrl(running, "train", str(config), "trainer.project_name=broken", "--run", "again", "--no-up")
     said(psrl(running, "train", str(config), "--run", "again", "--no-up", "--detach"))

@@ -20,7 +20,7 @@ from psrl.workers.coordinator.client import CoordinatorClient
 from psrl.workers.stack import up as stack_up
 from psrl.workers.stack.orphans import stack_processes
 from psrl.workers.stack.parts import PART_VARIABLE
-from psrl.workers.stack.settings import UpRequest
+from psrl.workers.stack.settings import UpRequest, load_settings
 from psrl.workers.stack.supervision import Supervisor, socket_path
 from psrl.workers.stack.up import down, up
 from tests.support.child import free_port
@@ -193,8 +193,11 @@ async def test_an_existing_server_that_does_not_answer_is_named_with_what_to_do(
     port = free_port()
     more = {key: value.format(port=port) for key, value in asked.items()}
     part = ("postgres",) if "postgres_url" in asked else ("temporal",)
-    with pytest.raises(Unreachable, match=f"{said} within 1 s: .*embedded one is started"):
+    with pytest.raises(Unreachable, match=f"{said} within 1 s: .*{port}.*embedded one is started"):
         await up(ask(home, parts=part, **more), silent)
+    kept = load_settings(home)
+    assert kept is not None
+    assert (kept.postgres_url, kept.temporal_address) == ("", ""), "a mistyped address must not stick"
 
 
 async def test_existing_servers_are_used_and_prepared(home: Path, stack: Stack) -> None:

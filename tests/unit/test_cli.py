@@ -2,12 +2,14 @@
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from rich.console import Console
-from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutError
+from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TerminatedError, TimeoutError
 from typer.testing import CliRunner, Result
 
 from psrl.schemas.config import RunConfig
@@ -145,6 +147,8 @@ def test_the_committed_documentation_is_that_of_the_models() -> None:
 
 def test_a_failure_is_told_by_its_cause_not_by_the_layers_around_it() -> None:
     cause = ApplicationError("data.train_files: a.jsonl does not exist", type="DataError")
+    # As Temporal carries it: what our error was raised from stays below it and names neither key nor line.
+    cause.__cause__ = ApplicationError("Expecting value: line 1 column 1 (char 0)", type="JSONDecodeError")
     layer = ActivityError(
         "Activity task failed",
         scheduled_event_id=1,
@@ -165,6 +169,10 @@ def test_who_raised_because_of_a_timeout_is_heard_and_a_timeout_alone_too() -> N
     raised.__cause__ = timeout
     assert cause_of(raised) == "the trainer did not come up within 3 s"
     assert cause_of(timeout) == "activity ScheduleToStart timeout"
+
+
+def test_a_terminated_run_is_told_as_one() -> None:
+    assert cause_of(TerminatedError("by hand")) == "somebody terminated it in Temporal (by hand)"
 
 
 def test_a_step_is_told_in_one_line() -> None:
@@ -216,3 +224,25 @@ def test_the_end_of_a_run_is_one_line() -> None:
     assert outcome_line(summarize(given)) == (
         "run done: reward 0.500 -> 0.500 (first and last ten steps), validation 0.200 -> 0.800, 2 steps in 60 s"
     )
+
+
+LIVE_THREAD = "threading.Thread(target=threading.Event().wait).start()"
+"""Stands for the threads of Temporal's client: taking the interpreter down waits for it for ever."""
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "ending", "status"),
+    [
+        (LIVE_THREAD, "None", 0),
+        (LIVE_THREAD, "SystemExit()", 0),
+        (LIVE_THREAD, "SystemExit(130)", 130),
+        ("", "SystemExit('told')", 1),
+    ],
+)
+def test_a_command_ends_with_its_status_whatever_its_threads_do(meanwhile: str, ending: str, status: int) -> None:
+    code = (
+        "import threading\nfrom psrl.workers.cli.boundary import leave\n"
+        f"{meanwhile}\nprint('said')\nleave({ending})\nraise {ending}"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (status, "said\n"), done.stderr

@@ -7,6 +7,7 @@ import torch
 from transformers import Qwen2ForCausalLM
 
 from psrl.activities.training.batch import TrainBatch
+from psrl.schemas.errors import WeightsRefused
 from psrl.workers.trainer.engine_gap import with_engine_gap
 from psrl.workers.trainer.state import TrainerState, initial_state
 from psrl.workers.trainer.step import old_log_probs
@@ -78,3 +79,18 @@ def test_tokens_of_a_version_that_is_no_longer_kept_are_not_measured(state: Trai
     computed = old_log_probs(state, batch, None)
     measured = with_engine_gap(computed.stats, state, batch, computed.old, lambda _: None)
     assert (measured.engine_gap_mean_abs, measured.engine_gap_tokens) == (None, 0)
+
+
+def test_a_version_that_is_damaged_by_now_is_left_out_and_the_step_goes_on(
+    state: TrainerState, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read(version: int) -> dict[str, torch.Tensor]:
+        raise WeightsRefused(f"version {version}: shard-000.safetensors is damaged")
+
+    batch = both(
+        scored(synthetic_batch(2, 3, seed=1), state.model, 2), scored(synthetic_batch(2, 3, seed=2), state.model, 3)
+    )
+    computed = old_log_probs(state, batch, None)
+    measured = with_engine_gap(computed.stats, state, batch, computed.old, read)
+    assert 0 < measured.engine_gap_tokens < len(batch.tokens)
+    assert "leaves out tokens of version 2: version 2: shard-000.safetensors is damaged" in caplog.text

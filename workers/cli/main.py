@@ -4,7 +4,6 @@ Heavy libraries are imported inside the commands that need them: `psrl --help` a
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import sys
@@ -17,7 +16,7 @@ from rich.console import Console
 
 from ...schemas.errors import PsrlError
 from ...schemas.stack import HOME_VARIABLE, load_stack, stack_home
-from .boundary import Commands
+from .boundary import Commands, leave
 
 Result = TypeVar("Result")
 
@@ -38,17 +37,10 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, whi
 
 
 def main() -> None:
-    """Leaves without Python's own ending: a thread of the Temporal client may still call into the interpreter, which
-    aborts the process when it is half gone."""
-    code: int | str | None = 0
     try:
         app(prog_name="psrl")
-    except SystemExit as end:
-        code = end.code
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # nobody reads it any more
-            stream.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
+    finally:
+        leave(sys.exc_info()[1])
 
 
 @app.callback()

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
-from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError, TimeoutError
+from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError, TerminatedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from ...schemas.errors import RunUnknown, Unreachable, nearest
@@ -78,13 +78,13 @@ async def explained(client: Client, run_id: str, error: RPCError) -> RunUnknown 
 
 
 def cause_of(error: BaseException) -> str:
-    """The message of the fault itself, below the layers of activities and child workflows that passed it on."""
-    told = ""
+    """The message of the fault itself: the first below the layers of activities and child workflows that passed it on.
+    What caused the fault in turn (an `OSError` under our `DataError`) says less: it names no key, file or line."""
     current: BaseException | None = error
     while current is not None:
-        # Who raised because of a timeout has told more than the timeout does.
-        layer = isinstance(current, ActivityError | ChildWorkflowError) or (told and isinstance(current, TimeoutError))
-        if isinstance(current, FailureError) and not layer:
-            told = current.message
+        if isinstance(current, TerminatedError):
+            return f"somebody terminated it in Temporal ({current.message or 'no reason given'})"
+        if isinstance(current, FailureError) and not isinstance(current, ActivityError | ChildWorkflowError):
+            return current.message
         current = getattr(current, "cause", None)
-    return told or str(error)
+    return str(error)

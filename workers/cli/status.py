@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 from temporalio.service import RPCError
 
 from ...activities.store.engine import sync_engine
-from ...schemas.errors import RunUnknown, Unreachable
+from ...schemas.errors import RunUnknown, Unreachable, one_line
+from ...schemas.messages.run import RunPhase
 from ...schemas.stack import Stack
 from ...schemas.tables import Run
 from ..report.make import load
@@ -18,6 +19,8 @@ from ..report.summary import RunSummary
 from ..stack.supervision import Supervisor
 from .pending import troubled_calls
 from .runs import client_of, explained, is_running, ledger_of, status_of, web_address
+
+ENDED = (RunPhase.STOPPED, RunPhase.DONE, RunPhase.FAILED)
 
 
 async def run_status(stack: Stack, run_id: str) -> dict[str, Any]:
@@ -41,6 +44,11 @@ async def run_status(stack: Stack, run_id: str) -> dict[str, Any]:
         told = summary.model_dump(
             mode="json", include={"run_id", "phase", "reason", "steps", "total_steps", "reward_first", "reward_last"}
         )
+        if summary.phase not in ENDED:
+            told["note"] = (
+                f"this is the last phase the store heard of; nothing of the run is alive in Temporal (was it "
+                f"terminated there?). `psrl resume {run_id}` goes on"
+            )
     told["web"] = web_address(stack, run_id)
     return told
 
@@ -101,7 +109,7 @@ def _runs(stack: Stack) -> dict[str, str]:
             found = session.execute(select(Run.run_id, Run.phase, Run.total_steps).order_by(Run.created_at))
             return {run_id: f"{phase}, {steps} steps" for run_id, phase, steps in found}
     except OperationalError as error:
-        raise Unreachable(f"the store did not answer: {error.orig}. `psrl up` starts the stack") from error
+        raise Unreachable(f"the store did not answer: {one_line(error.orig)}. `psrl up` starts the stack") from error
     finally:
         engine.dispose()
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from ...activities.data.tokenizer import Tokenizer, load_tokenizer
 from ...activities.store.codec import decode_ids, decode_logprobs
-from ...schemas.errors import RunUnknown, Unreachable, UserError
+from ...schemas.errors import RunUnknown, Unreachable, UserError, one_line
 from ...schemas.tables import BatchMember, Group, Run, Segment, Trajectory
 
 
@@ -29,7 +29,9 @@ def find(engine: Engine, run_id: str, group_id: str, index: int) -> Shown:
         with Session(engine, expire_on_commit=False) as session:
             return _find(session, run_id, group_id, index)
     except OperationalError as error:
-        raise Unreachable(f"the store did not answer: {error.orig}. Is the stack up? `psrl up` starts it") from error
+        raise Unreachable(
+            f"the store did not answer: {one_line(error.orig)}. Is the stack up? `psrl up` starts it"
+        ) from error
 
 
 def _find(session: Session, run_id: str, group_id: str, index: int) -> Shown:

@@ -8,7 +8,7 @@ from sqlalchemy import Engine, func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from ...schemas.errors import RunUnknown, Unreachable, nearest
+from ...schemas.errors import RunUnknown, Unreachable, nearest, one_line
 from ...schemas.messages.run import StepReport
 from ...schemas.tables import BatchMember, EvaluationResult, Run, StepMetric
 
@@ -48,7 +48,9 @@ def read_rows(engine: Engine, run_id: str) -> RunRows:
         with Session(engine) as session:
             return _read(session, run_id)
     except OperationalError as error:
-        raise Unreachable(f"the store did not answer: {error.orig}. Is the stack up? `psrl up` starts it") from error
+        raise Unreachable(
+            f"the store did not answer: {one_line(error.orig)}. Is the stack up? `psrl up` starts it"
+        ) from error
 
 
 def _read(session: Session, run_id: str) -> RunRows:

@@ -66,8 +66,15 @@ class Postgres:
         flags = ["-U", USER, "-A", "scram-sha-256", "--pwfile", str(secret), "-E", "UTF8", "--locale=C"]
         command = self.as_user(str(self.binaries / "initdb"), "-D", str(self.data), *flags)
         try:
+            # In a session of its own: at Ctrl-C it takes its seconds to the end, and `up` ends clean after it.
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=INITDB_TIMEOUT_S, cwd="/", check=False
+                command,
+                capture_output=True,
+                text=True,
+                timeout=INITDB_TIMEOUT_S,
+                cwd="/",
+                check=False,
+                start_new_session=True,
             )
         finally:
             secret.unlink()

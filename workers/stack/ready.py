@@ -12,7 +12,7 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
-from ...schemas.errors import PsrlError
+from ...schemas.errors import PsrlError, one_line
 from ..coordinator.client import CoordinatorClient
 from .parts import Worker
 
@@ -27,7 +27,7 @@ async def postgres(url: str, database: str | None = None) -> str:
     try:
         connection = await psycopg.AsyncConnection.connect(_conninfo(url, database), connect_timeout=CALL_TIMEOUT_S)
     except psycopg.OperationalError as error:
-        return str(error).strip().splitlines()[-1]
+        return one_line(error)
     await connection.close()
     return ""
 

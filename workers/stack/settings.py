@@ -118,15 +118,30 @@ def merge(request: UpRequest, before: Settings | None) -> Settings:
 def save(settings: Settings, home: Path) -> Stack:
     """Write both files, readable by the owner only: they hold the password."""
     stack = settings.stack(home)
-    for name, text in (
-        (SETTINGS_FILE, settings.model_dump_json(indent=2)),
-        (STACK_FILE, stack.model_dump_json(indent=2)),
-    ):
-        written = home / f"{name}.new"
-        written.touch(mode=0o600)
-        written.write_text(text + "\n")
-        written.replace(home / name)
+    _write(home / SETTINGS_FILE, settings)
+    _write(home / STACK_FILE, stack)
     return stack
+
+
+def forget_servers(failed: Settings, before: Settings | None, home: Path) -> None:
+    """After a start that failed: the next `psrl up` goes to the servers of the last one that worked, not to an address
+    that may have been mistyped. The rest stays: an embedded PostgreSQL may have been made with this password."""
+    known = before or Settings()
+    servers = {key: getattr(known, key) for key in ("postgres_url", "temporal_address", "namespace")}
+    if all(getattr(failed, key) == value for key, value in servers.items()):
+        return
+    if before is not None:
+        save(before, home)
+        return
+    _write(home / SETTINGS_FILE, failed.model_copy(update=servers))
+    (home / STACK_FILE).unlink(missing_ok=True)  # it names servers that were never ours
+
+
+def _write(file: Path, content: BaseModel) -> None:
+    written = file.with_name(f"{file.name}.new")
+    written.touch(mode=0o600)
+    written.write_text(content.model_dump_json(indent=2) + "\n")
+    written.replace(file)
 
 
 def normal_url(text: str) -> str:

@@ -34,7 +34,7 @@ from .parts import (
 )
 from .ports import TEMPORAL_UI, choose_ports
 from .postgres import find_postgres
-from .settings import DATABASE, Settings, UpRequest, load_settings, merge, save
+from .settings import DATABASE, Settings, UpRequest, forget_servers, load_settings, merge, save
 from .supervision import SERVICES, STORE, WORKERS, Program, Supervisor
 from .temporal import ensure_search_attributes, temporal_command
 
@@ -91,6 +91,7 @@ async def up(request: UpRequest, say: Say) -> Stack:
         except BaseException:
             if not running:
                 _end(home)  # half a stack helps nobody; the logs stay
+                forget_servers(settings, before, home)
             raise
         return plan.stack
 
@@ -197,7 +198,7 @@ async def _wait_external(what: str, option: str, check: ready.Check) -> None:
         if time.monotonic() > deadline:
             raise Unreachable(
                 f"{what} given with {option} did not answer within {EXTERNAL_TIMEOUT_S:.0f} s: {why}. "
-                f"Check that it runs and the address is right, or leave out {option}: an embedded one is started then"
+                f"Check that it runs and the address is right, or give {option} '': an embedded one is started then"
             )
         await asyncio.sleep(POLL_S * 5)
 

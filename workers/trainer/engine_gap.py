@@ -6,6 +6,7 @@ each older one with that version's published weights. What is left is the numeri
 which importance sampling cannot tell from a wrong weight sync. Called by the log-prob stage, never by a replay.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,8 +17,11 @@ from torch.func import functional_call
 from ...activities.training.batch import SampledSequence, TrainBatch
 from ...activities.training.logprobs import micro_batch_logits, target_log_probs
 from ...activities.training.packing import plan_batch
+from ...schemas.errors import WeightsRefused
 from ...schemas.messages.training import LogProbStats
 from .state import TrainerState
+
+log = logging.getLogger(__name__)
 
 ReadVersion = Callable[[int], Mapping[str, Tensor] | None]
 """Published tensors of a version; None when it is no longer kept."""
@@ -32,7 +36,7 @@ def with_engine_gap(
     gaps = [(old.cpu() - rollout)[versions == state.version]]
     sample = state.config.trainer.gap_sample
     for version in sorted({int(v) for v in versions.unique()} - {state.version}) if sample else []:
-        tensors = read(version)
+        tensors = _readable(version, read)
         if tensors is not None:
             gaps.append(_gap_under(state, _sampled_by(batch, version, sample), version, tensors))
     gap = torch.cat(gaps).abs().double()
@@ -45,6 +49,15 @@ def with_engine_gap(
             "engine_gap_tokens": gap.numel(),
         }
     )
+
+
+def _readable(version: int, read: ReadVersion) -> Mapping[str, Tensor] | None:
+    """A measurement never ends a run: a version that is damaged on the disk by now is left out, and said so."""
+    try:
+        return read(version)
+    except WeightsRefused as error:
+        log.warning("the engine gap leaves out tokens of version %d: %s", version, error)
+        return None
 
 
 def _versions(batch: TrainBatch) -> Tensor:
