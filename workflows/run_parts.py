@@ -54,6 +54,7 @@ with workflow.unsafe.imports_passed_through():
     from .run_health import why_no_instance
     from .search import RUN, STATE, STEP
     from .trainer_stage import Hold, trainer_stage
+    from .waits import while_alive
 
 EVALUATION_CONCURRENCY = 64
 NOBODY_CAME = frozenset({TimeoutType.SCHEDULE_TO_START, TimeoutType.SCHEDULE_TO_CLOSE})
@@ -132,16 +133,25 @@ async def retire_instances(run: RunId, config: RunConfig) -> None:
             raise _never_came_up(f"the end of {instance} of the earlier execution", 2 * settings.LEASE, "")
 
 
-async def open_trainer(run: RunId, config: RunConfig, hold: Hold) -> None:
+async def open_trainer(run: RunId, config: RunConfig, hold: Hold, held: Callable[[], bool]) -> None:
+    """`held`: whether it waits for room on its disk; from then on the stage has its own patience."""
     limit = timedelta(seconds=config.psrl.deployment.start_timeout_s)
-    with _blaming("the trainer", limit, "its log is trainer.log under the stack's home"):
-        await trainer_stage(
+    opening = asyncio.create_task(
+        trainer_stage(
             signatures.open_trainer,
             OpenTrainerRequest(run_id=run),
             summary="load the model, publish v0",
-            patience=limit,
+            patience=settings.TRAIN_PATIENCE,
             hold=hold,
         )
+    )
+    try:
+        await while_alive(lambda: opening.done() or held(), limit)
+        await opening
+    except TimeoutError as error:
+        raise _never_came_up("the trainer", limit, "its log is trainer.log under the stack's home") from error
+    finally:
+        opening.cancel()
 
 
 async def reach_coordinator(run: RunId, config: RunConfig) -> None:
@@ -215,19 +225,19 @@ async def start_instances(run: RunId, config: RunConfig, version: Version) -> No
 
 async def first_instance(known: Mapping[InstanceId, InstanceChanged], config: RunConfig) -> None:
     """Wait until one instance serves; the others may follow. Fails naming every instance that did not come up."""
-    limit = config.psrl.deployment.start_timeout_s
+    limit = timedelta(seconds=config.psrl.deployment.start_timeout_s)
     names = instances_of(config)
     try:
-        await workflow.wait_condition(
+        await while_alive(
             lambda: (
                 any(c.state is InstanceState.SERVING for c in known.values())
                 or (len(known) == len(names) and all(c.state is InstanceState.QUARANTINED for c in known.values()))
             ),
-            timeout=limit,
+            limit,
         )
     except TimeoutError as error:
         states = ", ".join(f"{n} ({_state_of(known.get(n))})" for n in names)
-        raise _never_came_up(states, timedelta(seconds=limit), "their logs are rollout-*.log") from error
+        raise _never_came_up(states, limit, "their logs are rollout-*.log") from error
     if not any(c.state is InstanceState.SERVING for c in known.values()):
         # A start that keeps failing is a fault of the set-up: nothing is gained by trying on for long.
         raise ApplicationError(why_no_instance(known), type="EngineUnavailable", non_retryable=True)
@@ -333,7 +343,7 @@ async def record(status: RunStatus) -> None:
 async def within(condition: Callable[[], bool], limit: timedelta, what: str) -> None:
     """Raises when `condition` does not hold within the limit; names what was waited for (L11)."""
     try:
-        await workflow.wait_condition(condition, timeout=limit)
+        await while_alive(condition, limit)
     except TimeoutError as error:
         raise ApplicationError(
             f"{what} did not end within {limit.total_seconds():.0f} s", type="Unreachable", non_retryable=True

@@ -34,6 +34,8 @@ LEASE = timedelta(seconds=60)
 """How often an instance makes sure that its run still exists."""
 SWEEP = timedelta(seconds=60)
 """How often a run looks after groups that have not reported."""
+ABSENCE = 3 * SWEEP
+"""A run that nobody ran for so long was left alone: its stack was down."""
 POLL_START = timedelta(seconds=20)
 """A host that does not pick up a task within this time is gone: the trajectory is routed elsewhere."""
 

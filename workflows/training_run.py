@@ -61,6 +61,10 @@ class TrainingRun:
         self._reason = ""
         self._waits = Waits()
         self._held: StepHeld | None = None
+        self._seen_at = workflow.time()
+        self._back_at = 0.0
+        """When somebody ran this workflow again after it had been left alone for long; groups started before count for
+        no judgement of the task."""
         self._admitted = self._paused = self._stopping = self._abandoning = False
         self._unmarked: dict[str, list[GroupId]] = {}
         self._instances: dict[InstanceId, InstanceChanged] = {}
@@ -112,16 +116,19 @@ class TrainingRun:
     @workflow.signal
     def group_report(self, report: GroupReport) -> None:
         """From a group, once. The ledger knows which groups are live: a repeated or late report changes nothing."""
+        self._notice_absence()
         if not self._admitted or self._ledger.state(report.group_id) is not GroupState.RESERVED:
             workflow.logger.warning("report of group %s changes nothing: it is not waited for", report.group_id)
             return
-        self._dispatcher.started_at.pop(report.group_id, None)
+        started = self._dispatcher.started_at.pop(report.group_id, workflow.time())
         if report.outcome is GroupOutcome.COMPLETE:
             self._ledger.occupy(report.group_id)
             self._state = self._state.model_copy(update={"unproductive": 0})
         else:
             self._ledger.release(report.group_id)
-            self._state = self._state.with_drop(report.outcome.value, f"{report.group_id}: {report.reason}", True)
+            # What the stack's own absence cost says nothing about the task.
+            counts = started > self._back_at
+            self._state = self._state.with_drop(report.outcome.value, f"{report.group_id}: {report.reason}", counts)
             self._unmarked.setdefault(report.outcome.value, []).append(report.group_id)
         self._wake()
 
@@ -194,7 +201,7 @@ class TrainingRun:
         self._enter(RunPhase.STARTING)
         await self._record()
         with self._waits.during("the trainer to load the model", "the trainer", limit, "the run fails"):
-            await run_parts.open_trainer(self._run_id, self._config, self._hold)
+            await run_parts.open_trainer(self._run_id, self._config, self._hold, lambda: self._held is not None)
         await run_parts.start_instances(self._run_id, self._config, version)
         what = f"the first rollout instance to serve version {version}"
         with self._waits.during(what, "the rollout hosts", limit, "the run fails"):
@@ -353,8 +360,10 @@ class TrainingRun:
     async def _sweep(self) -> None:
         """Look after groups that have not reported: one that ended without our hearing of it is settled now, one that
         is past its deadline is given up and replaced."""
+        self._seen_at = workflow.time()
         while True:
             await workflow.sleep(settings.SWEEP)
+            self._notice_absence()
             age = {group: workflow.time() - at for group, at in self._dispatcher.started_at.items()}
             quiet = tuple(group for group, seconds in age.items() if seconds > settings.SWEEP.total_seconds())
             for report in await run_parts.collect_reports(self._run_id, quiet) if quiet else ():
@@ -364,6 +373,15 @@ class TrainingRun:
             if late:
                 await self._give_up(late, "deadline")
                 self._wake()
+
+    def _notice_absence(self) -> None:
+        """Time in which nobody ran this workflow (the stack was down) counts for no group's deadline."""
+        now = workflow.time()
+        away_s, self._seen_at = now - self._seen_at, now
+        if self._admitted and away_s > settings.ABSENCE.total_seconds():
+            started = self._dispatcher.started_at
+            started.update({group: min(now, at + away_s) for group, at in started.items()})
+            self._back_at = now
 
     async def _let_go(self, everything: bool) -> None:
         """Groups that are complete stay for `resume`, unless the run is done."""

@@ -3,7 +3,7 @@
 Owned by `TrainingRun`. A view, never decided upon: the deadlines are kept by the calls that these waits describe.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -33,3 +33,19 @@ class Waits:
             yield
         finally:
             self._open.remove(wait)
+
+
+SLICES = 10
+
+
+async def while_alive(condition: Callable[[], bool], limit: timedelta) -> None:
+    """Raises `TimeoutError` when `condition` does not hold within `limit`. Only time in which somebody runs this
+    workflow counts: of a night in which the whole stack was down, one slice."""
+    for number in range(SLICES):
+        try:
+            await workflow.wait_condition(condition, timeout=limit / SLICES)
+        except TimeoutError:
+            if number == SLICES - 1:
+                raise
+        else:
+            return

@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from psrl.activities.store.engine import sync_engine
 from psrl.activities.weights.file import FileTransport
-from psrl.schemas.errors import InstanceBusy, InvariantViolated, ModelError, RunUnknown, StorageFull
+from psrl.activities.weights.stored import sha256
+from psrl.schemas.errors import InstanceBusy, InvariantViolated, ModelError, RunUnknown, StorageFull, WeightsRefused
 from psrl.schemas.ids import RunId
-from psrl.schemas.tables import Checkpoint, Run
+from psrl.schemas.tables import Checkpoint, Run, Trajectory
 from psrl.workers.trainer.batches import read_batch
 from psrl.workers.trainer.stages import Stages
 from tests.support.tiny_model import make_tiny_model
@@ -296,3 +297,41 @@ def test_bytes_that_a_crash_left_without_a_row_are_replaced(lab: Lab) -> None:
     assert lab.manifest(1).shards != lab.manifest(0).shards
     assert "model.embed_tokens.weight" in tensors
     assert "lm_head.weight" not in tensors
+
+
+def damaged(lab: Lab, version: int) -> Path:
+    """Its first shard, with one bit turned."""
+    file = lab.stack.weights_dir / lab.manifest(version).uri / lab.manifest(version).shards[0].name
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    return file
+
+
+def test_a_newest_version_that_was_damaged_on_the_disk_is_rebuilt_bit_for_bit_when_the_run_is_opened(lab: Lab) -> None:
+    lab.fill()
+    stages = lab.life()
+    stages.open(RUN)
+    for buffer in range(2):
+        stages.publish(RUN, buffer)
+    before = lab.manifest(2)
+    file = damaged(lab, 2)
+    good = lab.manifest(2).shards[0].sha256
+    assert sha256(file) != good
+    opened = lab.life().open(RUN)
+    assert "is damaged" in opened.notes[-1]
+    assert sha256(file) == good
+    assert lab.manifest(2) == before
+    assert lab.life().open(RUN).notes == ()
+
+
+def test_a_damaged_version_that_cannot_be_rebuilt_is_refused_by_name(lab: Lab, engine: Engine) -> None:
+    lab.fill()
+    stages = lab.life()
+    stages.open(RUN)
+    stages.publish(RUN, 0)
+    damaged(lab, 1)
+    with engine.begin() as connection:  # As if other hardware had trained it.
+        connection.execute(update(Trajectory).values(reward=0.25).where(Trajectory.index == 0))
+    with pytest.raises(WeightsRefused, match="version 1 is damaged on the disk, and what this machine rebuilds"):
+        lab.life().open(RUN)

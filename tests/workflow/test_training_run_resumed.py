@@ -3,15 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from psrl.schemas.ids import ORCHESTRATOR_QUEUE
+from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId
+from psrl.schemas.messages.rewards import Score, ScoreOutcome
 from psrl.schemas.messages.run import RunPhase, RunResult, StartRun, StopRun
 from psrl.schemas.messages.training import StepRequest
+from psrl.workflows import settings
 from psrl.workflows.training_run import TrainingRun
+from psrl.workflows.waits import while_alive
 from tests.support.scripted_parts import ScriptedParts, minimal_config
 
 Run = WorkflowHandle[TrainingRun, RunResult]
@@ -127,3 +133,73 @@ async def test_an_unfinished_child_step_of_a_failed_run_does_not_block_the_next_
         again = await (await start(client, run_id)).result()
     assert (again.phase, again.version) == (RunPhase.DONE, 2)
     every_prompt_once(parts)
+
+
+ABSENT_S = 5.0
+
+
+async def test_what_failed_because_the_stack_was_away_says_nothing_about_the_task(
+    client: Client, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every group in flight fails after the stack was away for long: more than the run would bear otherwise."""
+    monkeypatch.setattr(settings, "SWEEP", timedelta(seconds=0.5))
+    monkeypatch.setattr(settings, "ABSENCE", timedelta(seconds=3))
+
+    class Away(ScriptedParts):
+        back = False
+
+        def __init__(self) -> None:
+            super().__init__(total_steps=2)
+            self.scoring, self.lost = asyncio.Event(), set[GroupId]()
+
+        async def on_score(self, group: GroupId, index: int) -> Score:
+            if not self.back:
+                self.lost.add(group)
+                self.scoring.set()
+                await asyncio.Event().wait()
+            if group in self.lost:
+                return Score(index=index, outcome=ScoreOutcome.FAILED, error="too late")
+            return await super().on_score(group, index)
+
+    parts = Away()
+    # Outside the sandbox, which would import the settings anew.
+    async with parts.workers(client, workflow_runner=UnsandboxedWorkflowRunner()):
+        run = await start(client, run_id, minimal_config(max_consecutive_failures=1))
+        await parts.scoring.wait()
+    await asyncio.sleep(ABSENT_S)
+    parts.back = True
+    async with parts.workers(client, workflow_runner=UnsandboxedWorkflowRunner()):
+        result = await run.result()
+    assert (result.phase, result.version) == (RunPhase.DONE, 2)
+    assert parts.lost
+    assert not parts.lost & set(parts.trained)
+
+
+@workflow.defn
+class Waiting:
+    """Waits for what never comes."""
+
+    @workflow.run
+    async def run(self, limit_s: float) -> float:
+        began = workflow.time()
+        try:
+            await while_alive(lambda: False, timedelta(seconds=limit_s))
+        except TimeoutError:
+            return workflow.time() - began
+        raise AssertionError
+
+
+async def test_a_limit_counts_only_the_time_in_which_somebody_runs_the_workflow(client: Client, run_id: str) -> None:
+    queue, limit_s = f"alone-{run_id}", 20.0
+
+    def worker() -> Worker:
+        runner = UnsandboxedWorkflowRunner()
+        return Worker(client, task_queue=queue, workflows=[Waiting], workflow_runner=runner)
+
+    async with worker():
+        handle = await client.start_workflow(Waiting.run, limit_s, id=run_id, task_queue=queue)
+        await asyncio.sleep(1)
+    await asyncio.sleep(10)
+    async with worker():
+        waited_s = await handle.result()
+    assert waited_s > limit_s + 5

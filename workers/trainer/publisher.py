@@ -4,14 +4,17 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Connection, Engine, func, select
 from torch import Tensor
 
 from ...activities.weights.file import FileTransport
-from ...activities.weights.versions import find_manifest, publish_version, retain
+from ...activities.weights.stored import verify
+from ...activities.weights.versions import find_manifest, get_manifest, publish_version, retain
 from ...schemas.config import RunConfig
+from ...schemas.errors import WeightsRefused
 from ...schemas.ids import RunId, Version
 from ...schemas.messages.training import PublishResult
+from ...schemas.tables import WeightVersion
 from ...schemas.weights import WeightManifest, WeightProbe
 from .state import TrainerState
 
@@ -22,6 +25,7 @@ SPARE_VERSIONS = 3
 class Publisher:
     def __init__(self, store: Engine, root: Path, run_id: RunId, config: RunConfig) -> None:
         self._store = store
+        self._root = root
         self._transport = FileTransport(root)
         self._run_id = run_id
         self._keep = config.psrl.staleness + SPARE_VERSIONS
@@ -45,8 +49,7 @@ class Publisher:
         began = time.perf_counter()
         version = Version(state.version)
         with self._store.begin() as connection:
-            # One trainer at a time: one that was taken for dead but goes on must not touch what the next one published.
-            connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"publish {self._run_id}", 0))))
+            _one_trainer_at_a_time(connection, self._run_id)
             manifest = find_manifest(connection, self._run_id, version)
             if manifest is None:
                 # Bytes without a row are what a crash left, and nobody may read them. They are the same as ours only
@@ -58,6 +61,43 @@ class Publisher:
             retain(connection, self._transport, self._run_id, self._keep)
         return PublishResult(version=version, bytes=manifest.total_bytes, seconds=time.perf_counter() - began)
 
+    def newest(self) -> int | None:
+        """The newest published version."""
+        query = select(func.max(WeightVersion.version)).where(WeightVersion.run_id == self._run_id)
+        with self._store.connect() as connection:
+            return connection.scalar(query)
+
+    def damage(self, version: int) -> str:
+        """What is wrong with the bytes of a published version that is still kept; empty when they are good."""
+        manifest = self._manifest(version)
+        try:
+            if manifest is not None:
+                verify(self._root, manifest)
+        except WeightsRefused as error:
+            return str(error)
+        return ""
+
+    def repair(self, state: TrainerState, probe: WeightProbe) -> None:
+        """Write the bytes of a damaged version again, from the state rebuilt for it. Raises `WeightsRefused` when they
+        are not the ones that were published: a version never changes (L9)."""
+        version = Version(state.version)
+        with self._store.begin() as connection:
+            _one_trainer_at_a_time(connection, self._run_id)
+            published = get_manifest(connection, self._run_id, version)
+            self._transport.remove(self._run_id, version)
+            written = self._transport.write(self._run_id, version, state.published_tensors(), probe)
+            if written.shards != published.shards:
+                self._transport.remove(self._run_id, version)
+                raise WeightsRefused(
+                    f"run {self._run_id}: version {version} is damaged on the disk, and what this machine rebuilds "
+                    "from checkpoint and batches is not bit for bit what was published; put the files back"
+                )
+
     def _manifest(self, version: int) -> WeightManifest | None:
         with self._store.connect() as connection:
             return find_manifest(connection, self._run_id, Version(version))
+
+
+def _one_trainer_at_a_time(connection: Connection, run_id: RunId) -> None:
+    """One that was taken for dead but goes on must not touch what the next one published."""
+    connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"publish {run_id}", 0))))

@@ -103,16 +103,24 @@ class Stages:
     # --- the stages ------------------------------------------------------------------------------------------------
 
     def open(self, run_id: RunId) -> PublishResult:
-        """Publish version 0, unless it is published already."""
+        """Publish version 0, unless it is published already; then see that the newest version is whole on the disk,
+        and write it again if it is not: instances are about to pull it."""
         held = self._run
         if held is not None and held.run_id == run_id and held.admitted != admitted_run(self._store, run_id):
             self._release()  # The run was deleted, and another one was admitted under its name.
         run = self._opened(run_id)
         published = run.publisher.published(0)
-        if published is not None:
+        if published is None:
+            state = self._at_version(run, 0)
+            return run.publisher.publish(state, weight_probe(state.model, run.tokenizer, run.config))
+        newest = run.publisher.newest()
+        damage = "" if newest is None else run.publisher.damage(newest)
+        if newest is None or not damage:
             return published
-        state = self._at_version(run, 0)
-        return run.publisher.publish(state, weight_probe(state.model, run.tokenizer, run.config))
+        log.warning("%s; it is rebuilt", damage)
+        state = self._at_version(run, newest)
+        run.publisher.repair(state, weight_probe(state.model, run.tokenizer, run.config))
+        return published.model_copy(update={"notes": (*published.notes, f"rebuilt: {damage}")})
 
     def log_probs(self, run_id: RunId, buffer: int) -> LogProbStats:
         run = self._opened(run_id)
