@@ -44,6 +44,10 @@ class RunExists(UserError):
     """The run id is taken."""
 
 
+class Refused(UserError):
+    """A run was not admitted; the message is the reason."""
+
+
 class NothingToResume(UserError):
     """The run has trained every step it can."""
 

@@ -214,6 +214,12 @@ def test_a_run_that_was_terminated_in_temporal_is_not_shown_as_alive(running: St
     assert "run cut failed: somebody terminated it in Temporal (by hand)" in psrl(running, "follow", "cut").stderr
 
 
+def test_a_detached_run_that_is_refused_ends_the_command_with_the_reason(running: Stack, config: Path) -> None:
+    refused = psrl(running, "train", str(config), "trainer.project_name=broken", "--run", "gone", "--no-up", "-d")
+    assert refused.exit_code == 1
+    assert refused.stderr.strip() == "error: data.train_files: nothing usable"
+
+
 def test_a_run_that_was_refused_may_be_started_again_under_its_name(running: Stack, config: Path) -> None:
     psrl(running, "train", str(config), "trainer.project_name=broken", "--run", "again", "--no-up")
     said(psrl(running, "train", str(config), "--run", "again", "--no-up", "--detach"))

@@ -71,13 +71,15 @@ def train(
     console = Console()
 
     async def start() -> str:
-        from .runs import client_of
+        from .runs import client_of, until_admitted
         from .train import free_name, ready_stack, start_run
 
         stack = await ready_stack(parsed, stack_home(), up, _say)
         client = await client_of(stack)
         name = run or await free_name(client, stack, config.stem)
         await start_run(client, stack, name, values, parsed)
+        if detach:
+            await until_admitted(client, name)
         return name
 
     name = _interruptible(lambda: asyncio.run(start()), "stopped before the run began")

@@ -11,7 +11,7 @@ from ...schemas.ids import ORCHESTRATOR_QUEUE
 from ...schemas.messages.run import RunPhase, RunResult, StartRun
 from ...schemas.stack import Stack
 from ...schemas.tables import Run, StepMetric
-from .runs import RPC_TIMEOUT, RUN_TYPE, client_of, send
+from .runs import RPC_TIMEOUT, RUN_TYPE, client_of, send, until_admitted
 
 
 async def resume_run(stack: Stack, run_id: str, accept_changed_data: bool) -> str:
@@ -37,6 +37,7 @@ async def resume_run(stack: Stack, run_id: str, accept_changed_data: bool) -> st
         )
     except WorkflowAlreadyStartedError as error:
         raise RunExists(f"run {run_id!r} was started by somebody else at this moment; see `psrl status`") from error
+    await until_admitted(client, run_id)
     return f"run {run_id} goes on after step {steps}; `psrl follow {run_id}` shows it"
 
 

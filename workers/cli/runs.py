@@ -1,19 +1,22 @@
 """Runs as the CLI sees them: through Temporal while they live, through the store for ever."""
 
+import asyncio
+import time
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError, TerminatedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from ...schemas.errors import RunUnknown, Unreachable, nearest
-from ...schemas.messages.run import RunStatus
+from ...schemas.errors import Refused, RunUnknown, Unreachable, nearest
+from ...schemas.messages.run import RunPhase, RunStatus
 from ...schemas.stack import Stack
 from ..process import connect
 
 CONNECT_TIMEOUT_S = 5.0
+ADMISSION_S, ADMISSION_POLL_S = 20.0, 0.3
 RPC_TIMEOUT = timedelta(seconds=10)
 RUN_TYPE = "TrainingRun"
 
@@ -57,6 +60,23 @@ async def is_running(client: Client, run_id: str) -> bool:
     except RPCError as error:
         raise await explained(client, run_id, error) from error
     return found.status is WorkflowExecutionStatus.RUNNING
+
+
+async def until_admitted(client: Client, run_id: str) -> None:
+    """Returns when the run has been admitted, or after `ADMISSION_S`: a large data set takes longer, and a detached run
+    is not waited for. Raises `Refused` with the reason of a run that was not admitted."""
+    handle = client.get_workflow_handle(run_id)
+    deadline = time.monotonic() + ADMISSION_S
+    while time.monotonic() < deadline:
+        try:
+            await asyncio.wait_for(handle.result(), ADMISSION_POLL_S)
+        except TimeoutError:
+            if (await status_of(handle)).phase is not RunPhase.ADMITTING:
+                return
+        except WorkflowFailureError as error:
+            raise Refused(cause_of(error)) from error
+        else:
+            return
 
 
 async def live_runs(client: Client) -> list[str]:
