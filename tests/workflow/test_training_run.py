@@ -255,10 +255,18 @@ async def test_a_stopped_run_finishes_its_step_saves_and_gives_everything_back(c
 
 
 async def test_an_engine_that_dies_is_restarted_and_the_run_completes(client: Client, run_id: str) -> None:
+    restarted = asyncio.Event()
+
     class Dying(ScriptedParts):
+        async def on_start(self, instance: InstanceId) -> None:
+            if f"start {instance}" in self.calls:
+                restarted.set()
+
         async def on_update(self, request: StepRequest) -> None:
             if request.buffer == 0:
                 self.engine_died[self.instances[0]].set()
+            if request.buffer == 5:
+                await restarted.wait()
 
     parts = Dying(total_steps=6)
     result = await run_to_end(client, run_id, parts, minimal_config())
