@@ -36,16 +36,19 @@ class Waits:
 
 
 SLICES = 10
+SLICE = timedelta(seconds=5)
+"""At least: timers are exact to about a second."""
 
 
 async def while_alive(condition: Callable[[], bool], limit: timedelta) -> None:
     """Raises `TimeoutError` when `condition` does not hold within `limit`. Only time in which somebody runs this
     workflow counts: of a night in which the whole stack was down, one slice."""
-    for number in range(SLICES):
+    slices = min(SLICES, max(1, int(limit / SLICE)))
+    for number in range(slices):
         try:
-            await workflow.wait_condition(condition, timeout=limit / SLICES)
+            await workflow.wait_condition(condition, timeout=limit / slices)
         except TimeoutError:
-            if number == SLICES - 1:
+            if number == slices - 1:
                 raise
         else:
             return
