@@ -32,7 +32,7 @@ class Dispatcher:
         self._run_id, self._config, self._ledger = run_id, config, ledger
         self._total_steps = state.admission.total_steps
         self._wanted = True
-        self._finishing = False
+        self._finishing = self._abandoned = False
         self._patience_s = settings.DISPATCH_RETRY_S / 2
 
     def wake(self) -> None:
@@ -44,6 +44,11 @@ class Dispatcher:
     def finish(self) -> None:
         """Complete the wave in progress, then return from `run`."""
         self._finishing = True
+
+    def abandon(self) -> None:
+        """Start nothing more, not even the rest of the wave in progress: the run has failed. Cancelling the task is not
+        enough, since an activity that completes all the same swallows the cancellation."""
+        self._finishing = self._abandoned = True
 
     async def run(self, held: Callable[[], bool]) -> None:
         """Fill whenever woken, unless `held` (paused)."""
@@ -60,6 +65,8 @@ class Dispatcher:
             self.why_idle = "the ledger is full" if needed else "every group the run needs is drawn"
             return True
         plan = await self._ask()
+        if self._abandoned:
+            return True
         wave = plan_wave(self._ledger, plan.rooms, needed, settings.DISPATCH_WAVE)
         if wave is None:
             self.why_idle = plan.reason or "no instance has room"

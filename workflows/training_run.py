@@ -228,6 +228,7 @@ class TrainingRun:
             await beside[0]
             await self._mark_lost_groups()
         finally:
+            self._dispatcher.abandon()
             for task in beside:
                 task.cancel()
 
