@@ -119,6 +119,8 @@ class Dispatcher:
             schedule_to_close_timeout=settings.STORE_PATIENCE,
             retry_policy=settings.QUICK,
         )
+        if self._abandoned:
+            return
         await workflow.execute_activity(
             signatures.start_groups,
             StartGroups(template=self._template(wave.version), groups=groups),
