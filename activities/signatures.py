@@ -37,6 +37,7 @@ from ..schemas.messages.run import (
     RunStatus,
     StartGroups,
     StepReport,
+    TellRun,
 )
 from ..schemas.messages.training import (
     AdvantageStats,
@@ -114,6 +115,12 @@ async def cancel_groups(request: CancelGroups) -> None:
 @activity.defn
 async def collect_reports(request: CollectReports) -> CollectedReports:
     """What has become of groups that should have reported by now."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def tell_run(request: TellRun) -> None:
+    """Signal a group's report to its run. Local activity."""
     raise NotImplementedError
 
 

@@ -62,6 +62,7 @@ def orchestrator(
             groups.start_groups,
             groups.cancel_groups,
             groups.collect_reports,
+            groups.tell_run,
             store.make_batch,
             store.record_step,
             store.record_evaluation,

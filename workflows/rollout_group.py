@@ -8,10 +8,12 @@ from datetime import timedelta
 from statistics import fmean
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from ..schemas.messages.run import GroupOutcome, GroupReport, StartGroup
+    from ..activities import signatures
+    from ..schemas.messages.run import GroupOutcome, GroupReport, StartGroup, TellRun
+    from . import settings
     from .episodes import Episodes
     from .search import REWARD, STATE
     from .trajectory import Trajectory
@@ -43,7 +45,6 @@ class RolloutGroup:
         report = self._judge()
         workflow.set_current_details(self._trace(report))
         await self._tell_run(report)
-        # After the report: the run hears of the group one workflow task earlier.
         workflow.upsert_search_attributes(
             [STATE.value_set(report.outcome.value)]
             + ([REWARD.value_set(report.reward_mean)] if report.reward_mean is not None else [])
@@ -74,12 +75,19 @@ class RolloutGroup:
         )
 
     async def _tell_run(self, report: GroupReport) -> None:
-        """A run that is gone needs no report."""
-        run = workflow.get_external_workflow_handle(self._start.run_workflow_id)
+        """By a local activity: a signal command would cost another workflow task and four events. A report that does
+        not arrive is fetched by the run's sweep."""
         try:
-            await run.signal("group_report", report)
-        except ApplicationError as error:
-            workflow.logger.warning("run %s took no report: %s", self._start.run_workflow_id, error)
+            await workflow.execute_local_activity(
+                signatures.tell_run,
+                TellRun(run_workflow_id=self._start.run_workflow_id, report=report),
+                schedule_to_close_timeout=settings.SHORT,
+                retry_policy=settings.QUICK,
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            workflow.logger.warning("run %s was not told: %s", self._start.run_workflow_id, error.cause)
 
     def _trace(self, report: GroupReport) -> str:
         lines = [_markdown(trajectory) for trajectory in self._episodes.trajectories]

@@ -28,6 +28,7 @@ from ...schemas.messages.run import (
     GroupReport,
     StartGroup,
     StartGroups,
+    TellRun,
 )
 from ..boundary import boundary
 from ..heartbeat import heartbeating
@@ -65,6 +66,17 @@ class GroupActivities:
             found = await asyncio.gather(*(self._report_of(request.run_id, group) for group in request.groups))
         return CollectedReports(reports=tuple(report for report in found if report is not None))
 
+    @activity.defn(name="tell_run")
+    @boundary
+    async def tell_run(self, request: TellRun) -> None:
+        """A run that is gone needs no report."""
+        try:
+            await self._client.get_workflow_handle(request.run_workflow_id).signal("group_report", request.report)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            activity.logger.warning("run %s took no report: %s", request.run_workflow_id, error)
+
     async def _report_of(self, run: RunId, group: GroupId) -> GroupReport | None:
         """The report of a group that has ended in whatever way; `None` while it runs."""
         handle = self._client.get_workflow_handle(group_workflow(run, group), result_type=GroupReport)
@@ -95,6 +107,8 @@ class GroupActivities:
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 search_attributes=_attributes(start),
+                # This process also hosts the workflows: it begins with the group without a way through the queue.
+                request_eager_start=True,
                 static_summary=f"{start.needed} of {start.offered} trajectories, tag v{start.version_tag}",
             )
         except WorkflowAlreadyStartedError:

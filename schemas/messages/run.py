@@ -89,6 +89,13 @@ class GroupReport(Message):
     reason: str = ""
 
 
+class TellRun(Message):
+    """Input of the activity that hands a group's report to its run. A repeated call repeats the signal: harmless."""
+
+    run_workflow_id: str
+    report: GroupReport
+
+
 class StartGroup(Message):
     """Input of `RolloutGroup`."""
 

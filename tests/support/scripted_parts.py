@@ -346,6 +346,7 @@ class ScriptedParts:
             groups.start_groups,
             groups.cancel_groups,
             groups.collect_reports,
+            groups.tell_run,
         ]
         trainer = [self.open_trainer, self.compute_log_probs, self.compute_advantages, self.update]
         trainer += [self.publish, self.checkpoint, self.close_trainer]
