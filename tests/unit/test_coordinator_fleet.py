@@ -109,11 +109,29 @@ def test_a_restarted_coordinator_is_whole_after_one_report_each() -> None:
 
 def test_the_plan_gives_room_in_groups_per_version_newest_first() -> None:
     fleet = Fleet()
-    fleet.report(report("rollout-0", version=4, max_num_seqs=16, running=3), 0)
-    fleet.report(report("rollout-1", version=5, max_num_seqs=16, running=1), 0)
-    fleet.report(report("rollout-2", version=5, max_num_seqs=16, running=15), 0)
+    fleet.report(report("rollout-0", version=4, max_num_seqs=16, running=5), 0)
+    fleet.report(report("rollout-1", version=5, max_num_seqs=16, running=3), 0)
+    fleet.report(report("rollout-2", version=5, max_num_seqs=16, running=17), 0)
     rooms = fleet.plan(plan(4), 0).rooms
     assert [(room.version, room.groups) for room in rooms] == [(5, 4), (4, 3)]
+
+
+def test_an_instance_queues_an_eighth_of_its_slots_when_no_other_has_a_free_one() -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0", max_num_seqs=16, running=16), 0)
+    fleet.report(report("rollout-1", max_num_seqs=16, running=14), 0)
+    placed = [placement.instance for placement in fleet.place(ask(8), 0).placements]
+    assert placed[:2] == ["rollout-1", "rollout-1"]
+    assert Counter(placed) == {"rollout-0": 2, "rollout-1": 4}
+
+
+@pytest.mark.parametrize("method", RoutingMethod)
+def test_no_policy_queues_while_a_slot_is_free(method: RoutingMethod) -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0", max_num_seqs=16, running=16), 0)
+    fleet.report(report("rollout-1", max_num_seqs=16), 0)
+    placed = fleet.place(ask(16, method=method), 0).placements
+    assert {placement.instance for placement in placed} == {"rollout-1"}
 
 
 def test_an_idle_instance_takes_one_group_even_if_it_is_larger_than_the_instance() -> None:
@@ -146,13 +164,14 @@ def test_round_robin_takes_turns_and_survives_a_leaving_instance() -> None:
 
 EVENTS = st.one_of(
     st.builds(
-        lambda name, version, state, running, received, pid: ("report", name, version, state, running, received, pid),
+        lambda *facts: ("report", *facts),
         st.sampled_from(["rollout-0", "rollout-1", "rollout-2"]),
         st.integers(0, 4),
         st.sampled_from(list(InstanceState)),
         st.integers(0, 6),
         st.integers(0, 20),
         st.integers(1, 2),
+        st.sampled_from([4, 8]),
     ),
     st.builds(
         lambda count, tag, method: ("route", count, tag, method),
@@ -170,10 +189,9 @@ def test_no_placement_is_older_than_its_tag_or_above_capacity(events: list[tuple
     fleet, now, known = Fleet(), 0.0, {}
     for event in events:
         match event:
-            case ("report", name, version, state, running, received, pid):
-                known[name] = report(
-                    str(name), version=version, state=state, running=running, received=received, pid=pid
-                )
+            case ("report", str() as name, version, state, running, received, pid, slots):
+                counts = {"running": running, "received": received, "max_num_seqs": slots}
+                known[name] = report(name, version=version, state=state, pid=pid, **counts)
                 fleet.report(known[name], now)
             case ("route", int() as count, int() as tag, RoutingMethod() as method):
                 before = {item.report.instance: item.load for item in fleet.snapshot(now).instances}
@@ -184,7 +202,7 @@ def test_no_placement_is_older_than_its_tag_or_above_capacity(events: list[tuple
                     assert there.state is InstanceState.SERVING
                     assert placement.version == there.version >= tag
                 for name, more in added.items():
-                    assert before[name] + more <= known[name].max_num_seqs
+                    assert before[name] + more <= known[name].max_num_seqs * 9 // 8
                 assert bool(result.reason) == (len(result.placements) < count)
             case ("wait", float() as seconds):
                 now += seconds

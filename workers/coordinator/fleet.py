@@ -2,7 +2,8 @@
 
 Promises, by its own accounting:
 - a trajectory is never placed on an instance whose version is older than the tag, nor on one that is not SERVING;
-- an instance is never given more than it has room for (`load <= max_num_seqs` after every placement);
+- an instance is never given more than it has room for: `max_num_seqs` that run, and a short queue of `1 / QUEUE_SHARE`
+  of them that gets a trajectory only when no instance has a free slot;
 - an instance that was silent for `SILENCE_S` gets nothing until it reports again;
 - a placement that never arrives at its instance stops counting after `DECAY_S`.
 
@@ -34,6 +35,10 @@ SILENCE_S = 5.0
 DECAY_S = 5.0
 """A placement not received by then was lost (a cancelled group, a crashed host) or is slow and soon reported."""
 
+QUEUE_SHARE = 8
+"""An engine of 64 slots has 8 requests at hand for those that end next: a slot would otherwise stay empty for the time
+of a route call and a poll. No more, since what waits at one engine cannot be served by another."""
+
 
 @dataclass(slots=True)
 class _Instance:
@@ -49,6 +54,12 @@ class _Instance:
     @property
     def free(self) -> int:
         return max(0, self.report.max_num_seqs - self.load)
+
+    @property
+    def room(self) -> int:
+        """Free slots and free places in the queue."""
+        slots = self.report.max_num_seqs
+        return max(0, slots + slots // QUEUE_SHARE - self.load)
 
     def update(self, report: InstanceReport, now: float) -> None:
         if report.run_id != self.report.run_id:
@@ -104,7 +115,7 @@ class Fleet:
         rooms = []
         for version in sorted(by_version, reverse=True):
             there = by_version[version]
-            groups = sum(instance.free for instance in there) // max(1, request.trajectories_per_group)
+            groups = sum(instance.room for instance in there) // max(1, request.trajectories_per_group)
             idle = any(instance.load == 0 for instance in there)
             if groups or idle:
                 rooms.append(DispatchRoom(version=version, groups=max(groups, 1)))
@@ -137,12 +148,15 @@ class Fleet:
         return self._policies[key]
 
     def _candidates(self, request: RouteRequest) -> list[Candidate]:
+        """Those with a free slot; if there is none, those with a place in their queue."""
+        able = [
+            instance
+            for instance in self._of_run(request.run_id)
+            if instance.report.state is InstanceState.SERVING and instance.report.version >= request.version_tag
+        ]
         return [
             Candidate(instance.report.instance, instance.report.version, instance.load, instance.report.max_num_seqs)
-            for instance in self._of_run(request.run_id)
-            if instance.report.state is InstanceState.SERVING
-            and instance.report.version >= request.version_tag
-            and instance.free > 0
+            for instance in [i for i in able if i.free] or [i for i in able if i.room]
         ]
 
     def _of_run(self, run_id: str) -> Iterable[_Instance]:
@@ -167,6 +181,6 @@ def _state(instance: _Instance, tag: int) -> str:
         return f"{report.instance} {report.state} (v{report.version})"
     if report.version < tag:
         return f"{report.instance} at v{report.version}, v{tag} needed"
-    if not instance.free:
+    if not instance.room:
         return f"{report.instance} full {instance.load}/{report.max_num_seqs}"
     return f"{report.instance} v{report.version}, {instance.load}/{report.max_num_seqs}"
