@@ -29,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from ..schemas.seeds import group_seed, trajectory_seed
     from . import settings
+    from .tasks import ended_after
     from .trajectory import Trajectory, TrajectoryState
 
 FATAL_TYPES = frozenset({"StaleAttempt", "InvariantViolated", "ModelError", "DataError", "ConfigError"})
@@ -85,16 +86,14 @@ class Episodes:
         tasks = [asyncio.create_task(self._router()), asyncio.create_task(self._scorer())]
         tasks += [asyncio.create_task(self._live(trajectory)) for trajectory in self.trajectories]
         try:
-            await workflow.wait_condition(
-                lambda: self.complete or self.hopeless or any(t.done() and t.exception() for t in tasks)
-            )
-            for task in tasks:
-                if task.done():
-                    task.result()
+            async with ended_after(*tasks):
+                await workflow.wait_condition(
+                    lambda: self.complete or self.hopeless or any(t.done() and t.exception() for t in tasks)
+                )
+                for task in tasks:
+                    if task.done():
+                        task.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             for trajectory in self.trajectories:
                 if trajectory.alive:
                     trajectory.to(TrajectoryState.ABORTED)

@@ -24,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from ..schemas.messages.rollout import InstanceCommand, InstanceState, PauseRequest, PullRequest
     from ..schemas.messages.run import InstanceChanged, RunPhase, RunStatus, StartInstance
     from . import settings
+    from .tasks import ended_after
 
 _S = InstanceState
 LEGAL: dict[InstanceState, frozenset[InstanceState]] = {
@@ -95,7 +96,7 @@ class RolloutInstance:
         if not await self._start_engine():
             return
         hold = asyncio.create_task(self._hold())
-        try:
+        async with ended_after(hold):
             await self._unless_lost(hold, self._pull())
             while not self._stopping and not workflow.info().is_continue_as_new_suggested():
                 await workflow.wait_condition(lambda: self._stopping or self._behind or hold.done())
@@ -103,9 +104,6 @@ class RolloutInstance:
                     hold.result()
                 elif self._behind and not self._stopping:
                     await self._unless_lost(hold, self._sync())
-        finally:
-            hold.cancel()
-            await asyncio.gather(hold, return_exceptions=True)
 
     @staticmethod
     async def _unless_lost(hold: "asyncio.Task[None]", work: Coroutine[Any, Any, None]) -> None:
