@@ -44,8 +44,9 @@ async def main(stack: Stack, stop: asyncio.Event, instance: InstanceId, make_eng
     await asyncio.to_thread(require_current, stack.postgres_url)
     store = async_engine(stack.postgres_url)
     host = Host(instance, make_engine, PublishedWeights(store, (FileTransport(stack.weights_dir),)))
-    writer = SegmentWriter(store)
-    activities = RolloutActivities(host, Generator(host, TurnStore(store), writer), stop)
+    tokens = async_engine(stack.postgres_url, pre_ping=False)  # every call is repeated while PostgreSQL is away
+    writer = SegmentWriter(tokens)
+    activities = RolloutActivities(host, Generator(host, TurnStore(tokens), writer), stop)
     coordinator = CoordinatorClient(stack.coordinator_address)
     reports = asyncio.create_task(keep_reporting(host, coordinator))
     client = await connect(stack.temporal_address, stack.namespace)
@@ -70,6 +71,7 @@ async def main(stack: Stack, stop: asyncio.Event, instance: InstanceId, make_eng
         with contextlib.suppress(PsrlError):
             await coordinator.report(host.report())
         await coordinator.close()
+        await tokens.dispose()
         await store.dispose()
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from ...activities.store.codec import decode_ids
+from ...activities.store.engine import one_statement_each
 from ...schemas.errors import InvariantViolated, StaleAttempt
 from ...schemas.ids import GroupId, RunId
 from ...schemas.messages.rollout import GenerateRequest, SegmentEnd, TrajectoryRef
@@ -37,7 +38,7 @@ class StoredTurn:
 
 class TurnStore:
     def __init__(self, store: AsyncEngine) -> None:
-        self._store = store
+        self._store, self._reads = store, one_statement_each(store)
         self._prompts: OrderedDict[tuple[RunId, GroupId], asyncio.Task[list[int]]] = OrderedDict()
 
     async def prompt(self, ref: TrajectoryRef, turn: int) -> list[int]:
@@ -108,7 +109,7 @@ class TurnStore:
 
     async def _read_prompt(self, ref: TrajectoryRef) -> list[int]:
         query = select(Group.prompt_ids).where(Group.run_id == ref.run_id, Group.group_id == ref.group_id)
-        async with self._store.connect() as connection:
+        async with self._reads.connect() as connection:
             found = await connection.scalar(query)
         if found is None:
             raise InvariantViolated(f"group {ref.group_id} of run {ref.run_id} is not in the store")

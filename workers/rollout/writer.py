@@ -18,6 +18,7 @@ from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from ...activities.store.engine import one_statement_each
 from ...schemas.errors import InvariantViolated
 from ...schemas.ids import GroupId, RunId
 from ...schemas.tables import Run
@@ -25,8 +26,6 @@ from .patience import patiently
 
 log = logging.getLogger(__name__)
 
-LINGER_S = 0.004
-"""How long the first row waits for company: one engine step ends many requests at about the same time."""
 MAX_ROWS = 512
 
 COLUMNS: dict[str, tuple[str, str]] = {
@@ -116,7 +115,7 @@ class Refused(Exception):
 
 class SegmentWriter:
     def __init__(self, store: AsyncEngine) -> None:
-        self._store = store
+        self._store, self._rows = store, one_statement_each(store)
         self._waiting: list[tuple[SegmentRow, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -136,7 +135,8 @@ class SegmentWriter:
     async def _work(self) -> None:
         try:
             while self._waiting:
-                await asyncio.sleep(LINGER_S)
+                # Rows of requests that the same engine step has ended come along; later ones gather meanwhile.
+                await asyncio.sleep(0)
                 batch, self._waiting = self._waiting[:MAX_ROWS], self._waiting[MAX_ROWS:]
                 await self._settle(batch)
         finally:
@@ -197,13 +197,13 @@ class SegmentWriter:
     async def _insert(self, rows: list[SegmentRow]) -> set[Key]:
         columns = zip(*(astuple(row) for row in rows), strict=True)
         values: dict[str, Any] = {name: list(column) for name, column in zip(COLUMNS, columns, strict=True)}
-        async with self._store.begin() as connection:
+        async with self._rows.connect() as connection:
             result = await connection.exec_driver_sql(STORE_ROWS, values)
             stored: Sequence[Any] = result.all()
             return {(RunId(run), GroupId(group), index, fence) for run, group, index, fence in stored}
 
     async def _stored_before(self, row: SegmentRow) -> bool:
         values = {name: getattr(row, name) for name in ("run_id", "group_id", "index", "turn", "seq", "fence")}
-        async with self._store.connect() as connection:
+        async with self._rows.connect() as connection:
             found = await connection.exec_driver_sql(STORED_BEFORE, {**values, "token_ids": row.token_ids})
             return found.scalar() is not None
