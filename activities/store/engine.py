@@ -12,6 +12,7 @@ def async_engine(url: str, pool_size: int = POOL_SIZE) -> AsyncEngine:
     return create_async_engine(url, pool_size=pool_size, max_overflow=0, pool_pre_ping=True)
 
 
-def sync_engine(url: str) -> Engine:
+def sync_engine(url: str, connect_timeout_s: int | None = None) -> Engine:
     """For the trainer and command-line tools."""
-    return create_engine(url, pool_size=1, max_overflow=2, pool_pre_ping=True)
+    arguments = {} if connect_timeout_s is None else {"connect_timeout": connect_timeout_s}
+    return create_engine(url, pool_size=1, max_overflow=2, pool_pre_ping=True, connect_args=arguments)

@@ -21,7 +21,7 @@ from psrl.activities.store.engine import sync_engine
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, RunId
 from psrl.schemas.messages.run import RunPhase, RunResult, RunStatus, StartRun, StopRun, Wait
 from psrl.schemas.stack import STACK_FILE, Stack
-from psrl.workers.cli.main import app
+from psrl.workers.cli.commands import app
 from psrl.workers.coordinator.server import start_server
 from psrl.workers.process import connect
 from tests.support.steps import step_report

@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import select
@@ -58,23 +59,26 @@ class Observer:
 
     async def look(self) -> View:
         view = self._view
-        view.fresh, view.trouble = [], ""
+        view.fresh, silent = [], []
         try:
             view.status = await status_of(self._handle)
             buffers = await ledger_of(self._handle)
             view.occupied = sum(int(buffer["occupied"]) for buffer in buffers)
             view.live = view.occupied + sum(int(buffer["reserved"]) for buffer in buffers)
-        except RPCError as error:
-            view.trouble = f"the run does not answer ({error.status.name.lower()})"
+        except RPCError:
+            silent.append("Temporal")
+        except PsrlError:
+            silent.append("the orchestrator")
         try:
             view.fresh = await self._new_steps()
         except SQLAlchemyError:
-            view.trouble = "the store does not answer"
+            silent.append("the store")
         view.recent.extend(view.fresh)
         try:
             await self._measure_tokens()
         except PsrlError:
-            view.trouble = "the coordinator does not answer"
+            silent.append("the coordinator")
+        view.trouble = _trouble(silent)
         return view
 
     async def close(self) -> None:
@@ -101,6 +105,13 @@ class Observer:
         self._tokens = (now, total)
         if before is not None and total >= before[1] and now > before[0]:
             self._view.tokens_per_s = (total - before[1]) / (now - before[0])
+
+
+def _trouble(silent: Sequence[str]) -> str:
+    """Who did not answer, and that waiting is right: the run is safe in what is away."""
+    if not silent:
+        return ""
+    return f"no answer from {' and '.join(silent)}; waiting, `psrl status` shows the parts, `psrl up` starts them"
 
 
 def step_line(step: StepReport, view: View) -> str:

@@ -9,17 +9,16 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from ...activities.store.engine import sync_engine
 from ...schemas.config import RunConfig, merge, parse_config
 from ...schemas.errors import ConfigError, RunExists
 from ...schemas.ids import ORCHESTRATOR_QUEUE, RUN_ID_PATTERN
 from ...schemas.messages.run import RunResult, StartRun
 from ...schemas.stack import Stack, load_stack
-from ...schemas.tables import Run
 from ..stack.parts import KINDS
 from ..stack.settings import Settings, UpRequest, load_settings
 from ..stack.supervision import Supervisor
 from ..stack.up import up
+from .resume import in_store
 from .runs import RPC_TIMEOUT, RUN_TYPE
 
 PATHS = (("model", "path"), ("data", "train_files"), ("data", "val_files"))
@@ -95,6 +94,7 @@ async def start_run(
             result_type=RunResult,
             static_summary=summary[:200],
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+            rpc_timeout=RPC_TIMEOUT,
         )
     except WorkflowAlreadyStartedError as error:
         raise RunExists(f"Temporal knows a run {name!r} already: choose another name with --run") from error
@@ -121,13 +121,8 @@ async def free_name(client: Client, stack: Stack, stem: str) -> str:
 
 
 async def _taken(client: Client, stack: Stack, name: str) -> bool:
-    engine = sync_engine(stack.postgres_url)
-    try:
-        with engine.connect() as connection:
-            if connection.execute(Run.__table__.select().where(Run.run_id == name)).first() is not None:
-                return True
-    finally:
-        engine.dispose()
+    if in_store(stack, name):
+        return True
     try:
         found = await client.get_workflow_handle(name).describe(rpc_timeout=RPC_TIMEOUT)
     except RPCError as error:

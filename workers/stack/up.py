@@ -34,6 +34,7 @@ from .parts import (
 )
 from .ports import TEMPORAL_UI, choose_ports
 from .postgres import find_postgres
+from .semaphores import remove_left
 from .settings import DATABASE, Settings, UpRequest, forget_servers, load_settings, merge, save
 from .supervision import SERVICES, STORE, WORKERS, Program, Supervisor
 from .temporal import ensure_search_attributes, temporal_command
@@ -76,7 +77,7 @@ async def up(request: UpRequest, say: Say) -> Stack:
         if running:
             settings = _same(settings, before, request)
         else:
-            left = end_processes(home)
+            left = _end_what_is_left(home)
             if left:
                 say(f"ended {left} processes that an earlier stack left behind")
             ports = choose_ports(request.ports, settings.ports, settings.port_names, say)
@@ -241,7 +242,14 @@ def _end(home: Path) -> bool:
     running = supervisor.answers()
     if running:
         supervisor.shutdown()
-    return end_processes(home) > 0 or running
+    return _end_what_is_left(home) > 0 or running
+
+
+def _end_what_is_left(home: Path) -> int:
+    """How many processes there were; what they had named in the system is gone too."""
+    ended = end_processes(home)
+    remove_left(home)
+    return ended
 
 
 def _tail(log: Path) -> str:
