@@ -24,10 +24,10 @@ REASONS = {
 
 def why_silent(error: object) -> str:
     """PostgreSQL's own refusals (a password, a database) are passed on; of anything unknown, the library's line."""
-    said = one_line(error)
+    said = one_line(error) or type(error).__name__
     if refused := re.search(r"FATAL:\s+(.+?)(?=$| connection to server| Multiple )", said):
         return f"it says: {refused.group(1)}"
     for pattern, reason in REASONS.items():
         if re.search(pattern, said, re.IGNORECASE):
             return reason
-    return said or type(error).__name__
+    return said

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.runtime import Runtime
 from temporalio.service import GrpcCompression, RPCError
 
 from ..schemas.errors import PsrlError, Unreachable, UserError
@@ -20,7 +21,9 @@ CONNECT_TIMEOUT_S = 60.0
 CONNECT_PAUSE_S = 0.5
 
 
-async def connect(address: str, namespace: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Client:
+async def connect(
+    address: str, namespace: str, timeout_s: float = CONNECT_TIMEOUT_S, runtime: Runtime | None = None
+) -> Client:
     """A client that speaks our pydantic messages. Raises `Unreachable` saying what was tried and for how long."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -31,6 +34,7 @@ async def connect(address: str, namespace: str, timeout_s: float = CONNECT_TIMEO
                     address,
                     namespace=namespace,
                     data_converter=pydantic_data_converter,
+                    runtime=runtime,
                     # Our messages are ids and counts: packing them costs both sides more than sending them.
                     grpc_compression=GrpcCompression.NONE,
                 )

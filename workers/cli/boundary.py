@@ -13,7 +13,6 @@ from typer.core import TyperGroup
 
 from ...schemas.errors import PsrlError
 
-
 INTERRUPTED = 130
 """What shells expect of a program that SIGINT ended."""
 

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from ...schemas.errors import Unreachable
+from ...schemas.ids import RUN_ID_PATTERN, RUN_ID_RULE
 from ...schemas.stack import HOME_VARIABLE, load_stack, stack_home
 from .boundary import INTERRUPTED, Commands, one_clear_line
 from .interrupts import interruptible
@@ -31,7 +32,17 @@ app.add_typer(config_app, name="config")
 app.add_typer(trajectory_app, name="trajectory")
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Dotted keys, over the file.")]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, which is its workflow id.")]
+
+
+def _checked(name: str | None) -> str | None:
+    if name is not None and not RUN_ID_PATTERN.fullmatch(name):
+        raise typer.BadParameter(f"{name!r} is no run's name; allowed: {RUN_ID_RULE}")
+    return name
+
+
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="The run's name, which is its workflow id.", callback=_checked)
+]
 
 
 @app.callback()
@@ -151,7 +162,9 @@ def down() -> None:
 
 @app.command()
 def status(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Leave it out for the stack and all runs.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Leave it out for the stack and all runs.", callback=_checked)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As data.")] = False,
 ) -> None:
     """Show a run, or the stack and all runs."""

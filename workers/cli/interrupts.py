@@ -10,6 +10,7 @@ Result = TypeVar("Result")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+
 def interruptible(work: Coroutine[Any, Any, Result]) -> Result:
     """The result of `work`. SIGINT and SIGTERM cancel it, once: what it then puts in order is not cut short by more of
     them. Raises `KeyboardInterrupt` after that."""

@@ -1,5 +1,6 @@
 """What a run is doing, measured: from the run's own answers, the store and the coordinator."""
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -21,6 +22,10 @@ from .runs import ledger_of, status_of
 
 WINDOW = 10
 """Steps over which idle share and reward are averaged."""
+
+
+STORE_S = 5.0
+"""A server that hangs holds a query for ever."""
 
 
 @dataclass
@@ -68,10 +73,11 @@ class Observer:
         except RPCError:
             silent.append("Temporal")
         except PsrlError:
-            silent.append("the orchestrator")
+            silent.append("an orchestrator")
         try:
-            view.fresh = await self._new_steps()
-        except SQLAlchemyError:
+            async with asyncio.timeout(STORE_S):
+                view.fresh = await self._new_steps()
+        except (SQLAlchemyError, TimeoutError):
             silent.append("the store")
         view.recent.extend(view.fresh)
         try:
@@ -111,7 +117,8 @@ def _trouble(silent: Sequence[str]) -> str:
     """Who did not answer, and that waiting is right: the run is safe in what is away."""
     if not silent:
         return ""
-    return f"no answer from {' and '.join(silent)}; waiting, `psrl status` shows the parts, `psrl up` starts them"
+    names = " and ".join(filter(None, (", ".join(silent[:-1]), silent[-1])))
+    return f"no answer from {names}; waiting, `psrl status` shows the parts, `psrl up` starts them"
 
 
 def step_line(step: StepReport, view: View) -> str:

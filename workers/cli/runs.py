@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ from temporalio.client import (
     WorkflowQueryFailedError,
 )
 from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError, TerminatedError
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from ...schemas.errors import Refused, RunUnknown, Unreachable, UserError, nearest, one_line
@@ -36,7 +38,7 @@ SILENT = (*NO_WORKER, RPCStatusCode.UNAVAILABLE, RPCStatusCode.UNKNOWN)
 @asynccontextmanager
 async def temporal_of(stack: Stack, patience_s: float | None = None) -> AsyncIterator[Client]:
     """A client for the time of one command. Raises `Unreachable` when the server does not answer, then or later."""
-    client = await connect(stack.temporal_address, stack.namespace, patience_s or CONNECT_TIMEOUT_S)
+    client = await connect(stack.temporal_address, stack.namespace, patience_s or CONNECT_TIMEOUT_S, _quiet())
     try:
         yield client
     except RPCError as error:
@@ -53,6 +55,12 @@ def web_address(stack: Stack, run_id: str) -> str:
     if not stack.temporal_ui:
         return ""
     return f"{stack.temporal_ui}/namespaces/{quote(stack.namespace)}/workflows/{quote(run_id, safe='')}"
+
+
+@cache
+def _quiet() -> Runtime:
+    """Each repeated call is a warning of the client's, on the terminal: what matters of it is told by the commands."""
+    return Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter="error")))
 
 
 async def send(client: Client, run_id: str, signal: str, *arguments: object) -> None:
@@ -83,7 +91,7 @@ async def _asked(handle: WorkflowHandle[Any, Any], query: str, kind: type) -> An
         if error.status in NO_WORKER:
             raise Unreachable(
                 f"run {handle.id} did not answer within {RPC_TIMEOUT.total_seconds():.0f} s: no orchestrator takes its "
-                "tasks. `psrl status` shows the parts, `psrl up` starts what is missing"
+                "tasks, or Temporal hangs. `psrl status` shows the parts, `psrl up` starts what is missing"
             ) from error
         raise
 

@@ -11,7 +11,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from ...schemas.config import RunConfig, merge, parse_config
 from ...schemas.errors import ConfigError, RunExists
-from ...schemas.ids import ORCHESTRATOR_QUEUE, RUN_ID_PATTERN
+from ...schemas.ids import ORCHESTRATOR_QUEUE, RUN_ID_PATTERN, RUN_ID_RULE
 from ...schemas.messages.run import RunResult, StartRun
 from ...schemas.stack import Stack, load_stack
 from ..stack.parts import KINDS
@@ -102,10 +102,7 @@ async def start_run(
 
 def checked_name(name: str) -> str:
     if not RUN_ID_PATTERN.fullmatch(name):
-        raise ConfigError(
-            f"--run={name!r} is no run id; allowed: up to 100 of letters, digits, '.', '_', '-', the first a letter or "
-            "digit"
-        )
+        raise ConfigError(f"--run={name!r} is no run id; allowed: {RUN_ID_RULE}")
     return name
 
 

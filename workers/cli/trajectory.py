@@ -37,7 +37,8 @@ def _find(session: Session, run_id: str, group_id: str, index: int) -> Shown:
     if group is None:
         of_run = select(Group.group_id).where(Group.run_id == run_id).order_by(Group.group_id)
         first, last = session.scalar(of_run), session.scalar(of_run.order_by(None).order_by(Group.group_id.desc()))
-        raise UserError(f"run {run_id} has no group {wanted!r}; its groups go from {first} to {last}")
+        there = f"its groups go from {first} to {last}" if first else "it has none yet"
+        raise UserError(f"run {run_id} has no group {wanted!r}; {there}")
     trajectory = session.get(Trajectory, (run_id, wanted, index))
     if trajectory is None:
         of_group = select(Trajectory.index).where(Trajectory.run_id == run_id, Trajectory.group_id == wanted)
