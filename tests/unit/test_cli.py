@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 from psrl.schemas.config import RunConfig
 from psrl.schemas.ids import RunId
 from psrl.schemas.messages.run import RunPhase, RunStatus
+from psrl.workers.cli.commands import app
 from psrl.workers.cli.config_docs import document, leaves
 from psrl.workers.cli.follow import InPlace
-from psrl.workers.cli.commands import app
 from psrl.workers.cli.progress import View, now_line, step_line
 from psrl.workers.cli.runs import cause_of
 from psrl.workers.cli.status import outcome_line

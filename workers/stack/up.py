@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from ...activities.store.migrate import upgrade
@@ -126,7 +127,8 @@ async def _start_store(plan: Plan) -> None:
         await _bring_up(plan, POSTGRES, partial(ready.postgres, url, "postgres"))
         await ready.ensure_database(url, DATABASE)
     else:
-        await _wait_external("PostgreSQL", "--postgres-url", partial(ready.postgres, url))
+        address = make_url(url).render_as_string()  # without its password
+        await _wait_external("PostgreSQL", "--postgres-url", address, partial(ready.postgres, url))
     try:
         await asyncio.to_thread(upgrade, url)
     except SQLAlchemyError as error:
@@ -143,7 +145,7 @@ async def _start_temporal(plan: Plan) -> None:
     if TEMPORAL in plan.settings.embedded:
         await _bring_up(plan, TEMPORAL, check)
     else:
-        await _wait_external("Temporal", "--temporal-address", check)
+        await _wait_external("Temporal", "--temporal-address", address, check)
     await ensure_search_attributes(await connect(address, namespace))
     plan.say(f"temporal ready at {address}" + (f", web UI {plan.stack.temporal_ui}" if plan.stack.temporal_ui else ""))
 
@@ -193,12 +195,12 @@ async def _wait(plan: Plan, part: str, check: ready.Check) -> None:
         await asyncio.sleep(POLL_S)
 
 
-async def _wait_external(what: str, option: str, check: ready.Check) -> None:
+async def _wait_external(what: str, option: str, address: str, check: ready.Check) -> None:
     deadline = time.monotonic() + EXTERNAL_TIMEOUT_S
     while why := await check():
         if time.monotonic() > deadline:
             raise Unreachable(
-                f"{what} given with {option} did not answer within {EXTERNAL_TIMEOUT_S:.0f} s: {why}. "
+                f"{what} given with {option} did not answer within {EXTERNAL_TIMEOUT_S:.0f} s: {address}: {why}. "
                 f"Check that it runs and the address is right, or give {option} '': an embedded one is started then"
             )
         await asyncio.sleep(POLL_S * 5)
