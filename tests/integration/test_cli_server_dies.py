@@ -87,7 +87,7 @@ def test_who_follows_is_told_who_is_away_and_sees_the_end_when_they_are_back(
 
 async def _terminate(stack: Stack) -> None:
     async with temporal_of(stack) as client:
-        await client.get_workflow_handle(RUN).terminate("by hand")
+        await client.get_workflow_handle(RUN).terminate(reason="by hand")
 
 
 def _until(shown: io.StringIO, wanted: str) -> None:

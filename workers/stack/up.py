@@ -18,7 +18,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from ...activities.store.migrate import upgrade
-from ...schemas.errors import FatalError, Unreachable, UserError
+from ...schemas.errors import FatalError, Unreachable, UserError, one_line
 from ...schemas.stack import Stack
 from ..process import connect
 from . import ready
@@ -132,7 +132,8 @@ async def _start_store(plan: Plan) -> None:
     try:
         await asyncio.to_thread(upgrade, url)
     except SQLAlchemyError as error:
-        raise UserError(f"the store cannot be migrated: {error}") from error
+        said = one_line(getattr(error, "orig", error))  # without the statement and a link to SQLAlchemy's pages
+        raise UserError(f"the store at {make_url(url).render_as_string()} cannot be migrated: {said}") from error
     where = f"127.0.0.1:{plan.settings.ports[POSTGRES]}" if POSTGRES in plan.settings.embedded else "the given address"
     plan.say(f"postgres ready at {where}, schema up to date")
 
