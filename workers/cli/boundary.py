@@ -59,7 +59,8 @@ def leave(ending: BaseException | None) -> None:
         return
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
+            if stream is not None:  # started without it
+                stream.flush()
         except OSError:  # whoever read it is gone
             code = code or 1
     os._exit(code or 0)

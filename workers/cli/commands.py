@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from ...schemas.errors import Unreachable
+from ...schemas.errors import Unreachable, UserError
 from ...schemas.ids import RUN_ID_PATTERN, RUN_ID_RULE
 from ...schemas.stack import HOME_VARIABLE, load_stack, stack_home
 from .boundary import INTERRUPTED, Commands, one_clear_line
@@ -31,7 +31,7 @@ trajectory_app = typer.Typer(no_args_is_help=True, help="Look at trajectories.")
 app.add_typer(config_app, name="config")
 app.add_typer(trajectory_app, name="trajectory")
 
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Dotted keys, over the file.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="Dotted keys, over the file.")]
 
 
 def _checked(name: str | None) -> str | None:
@@ -48,12 +48,19 @@ RunName = Annotated[
 @app.callback()
 def _options(
     home: Annotated[
-        Path | None,
-        typer.Option(envvar=HOME_VARIABLE, help="Directory of the stack.", show_default=".psrl in this directory"),
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            envvar=HOME_VARIABLE,
+            help="Directory of the stack.",
+            show_default=".psrl in this directory",
+        ),
     ] = None,
 ) -> None:
+    if home == "":  # of a shell variable that is not set; as a path it would be this directory
+        raise UserError("--home is empty; allowed: a directory, or a path for a new one")
     if home is not None:
-        os.environ[HOME_VARIABLE] = str(home.absolute())
+        os.environ[HOME_VARIABLE] = str(Path(home).absolute())
 
 
 @app.command()
@@ -163,7 +170,7 @@ def down() -> None:
 @app.command()
 def status(
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="Leave it out for the stack and all runs.", callback=_checked)
+        str | None, typer.Argument(metavar="RUN", help="Leave it out for the stack and all runs.", callback=_checked)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As data.")] = False,
 ) -> None:

@@ -108,13 +108,20 @@ def checked_name(name: str) -> str:
 
 async def free_name(client: Client, stack: Stack, stem: str) -> str:
     """`stem`, else `stem-2`, `stem-3` …: the first that no run has."""
-    base = checked_name(stem[:90])
+    base = base_name(stem)
     number = 1
     while True:
         name = base if number == 1 else f"{base}-{number}"
         if not await _taken(client, stack, name):
             return name
         number += 1
+
+
+def base_name(stem: str) -> str:
+    base = stem[:90]  # a number comes after it
+    if not RUN_ID_PATTERN.fullmatch(base):
+        raise ConfigError(f"the file's name {stem!r} is no run id: name the run with --run; allowed: {RUN_ID_RULE}")
+    return base
 
 
 async def _taken(client: Client, stack: Stack, name: str) -> bool:

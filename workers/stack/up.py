@@ -229,7 +229,7 @@ def _same(settings: Settings, before: Settings | None, request: UpRequest) -> Se
         raise UserError(f"a stack runs under {request.home} but its settings are gone; `psrl down` first")
     wanted = settings.model_copy(update={"cwd": before.cwd, "ports": {**before.ports, **request.ports}})
     changed = [
-        f"{key}: {getattr(before, key)} -> {getattr(wanted, key)}"
+        f"{key}: {_shown(getattr(before, key))} -> {_shown(getattr(wanted, key))}"
         for key in Settings.model_fields
         if getattr(wanted, key) != getattr(before, key)
     ]
@@ -238,6 +238,10 @@ def _same(settings: Settings, before: Settings | None, request: UpRequest) -> Se
             f"the stack under {request.home} runs with other settings ({'; '.join(changed)}); run `psrl down` first"
         )
     return before
+
+
+def _shown(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value) or "our own"
 
 
 def _end(home: Path) -> bool:
