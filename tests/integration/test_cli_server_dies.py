@@ -10,8 +10,8 @@ from datetime import timedelta
 import pytest
 from rich.console import Console
 
-from psrl.schemas.errors import Unreachable
-from psrl.schemas.stack import Stack
+from psrl.schemas.errors import Unreachable, UserError
+from psrl.schemas.stack import STACK_FILE, Stack
 from psrl.workers.cli import runs
 from psrl.workers.cli.follow import RunFailed, follow
 from psrl.workers.cli.runs import is_running, temporal_of
@@ -33,6 +33,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[TemporalServer]:
 def mortal(stack: Stack, server: TemporalServer) -> Stack:
     """The stack on a server that may die; its run waits for an orchestrator that does not come."""
     found = stack.model_copy(update={"temporal_address": server.address})
+    (stack.home / STACK_FILE).write_text(found.model_dump_json())
 
     async def start() -> None:
         async with temporal_of(found) as client:
@@ -83,6 +84,20 @@ def test_who_follows_is_told_who_is_away_and_sees_the_end_when_they_are_back(
     assert not thread.is_alive()
     assert str(ended[0]) == "somebody terminated it in Temporal (by hand)"
     assert "tonic" not in capfd.readouterr().err, "the client's own warnings belong to logs"
+
+
+def test_who_follows_a_run_whose_stack_was_started_at_another_address_is_told(
+    mortal: Stack, server: TemporalServer
+) -> None:
+    async def work() -> None:
+        async with temporal_of(mortal) as client:
+            await asyncio.to_thread(server.kill)
+            moved = mortal.model_copy(update={"temporal_address": "127.0.0.1:2"})
+            (mortal.home / STACK_FILE).write_text(moved.model_dump_json())
+            await follow(client, mortal, RUN, Console(file=io.StringIO()))
+
+    with pytest.raises(UserError, match=f"started anew at other addresses; `psrl follow {RUN}` shows"):
+        asyncio.run(asyncio.wait_for(work(), 60))
 
 
 async def _terminate(stack: Stack) -> None:
