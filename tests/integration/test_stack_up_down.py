@@ -1,5 +1,6 @@
 """The local stack for real: PostgreSQL, Temporal and the coordinator under the supervisor."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from sqlalchemy.engine import make_url
 from psrl.schemas.errors import FatalError, Unreachable, UserError
 from psrl.schemas.stack import Stack, load_stack
 from psrl.workers.coordinator.client import CoordinatorClient
+from psrl.workers.stack import ready
 from psrl.workers.stack import up as stack_up
 from psrl.workers.stack.orphans import stack_processes
 from psrl.workers.stack.parts import PART_VARIABLE
@@ -217,6 +219,22 @@ async def test_an_existing_server_that_does_not_answer_is_named_with_what_to_do(
     kept = load_settings(home)
     assert kept is not None
     assert (kept.postgres_url, kept.temporal_address) == ("", ""), "a mistyped address must not stick"
+    with pytest.raises(Unreachable, match=said):
+        await up(ask(home, parts=part, **more), silent)
+    assert load_settings(home) == kept
+
+
+async def test_an_existing_server_that_takes_connections_and_says_nothing_is_given_up(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack_up, "EXTERNAL_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(ready, "CALL_TIMEOUT_S", 1)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(Unreachable, match=f"{address}: it took too long"):
+            await asyncio.wait_for(up(ask(home, parts=("temporal",), temporal_address=address), silent), 20)
 
 
 async def test_existing_servers_are_used_and_prepared(home: Path, stack: Stack) -> None:

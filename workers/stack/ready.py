@@ -1,5 +1,6 @@
 """When is a part up? Each check answers why not, or nothing when the part is up."""
 
+import asyncio
 import datetime
 from collections.abc import Awaitable, Callable
 
@@ -43,9 +44,10 @@ async def ensure_database(url: str, name: str) -> None:
 
 async def temporal(address: str, namespace: str) -> str:
     try:
-        client = await Client.connect(address, namespace=namespace, data_converter=pydantic_data_converter)
-        await client.count_workflows()  # the namespace answers a little later than the port
-    except (RuntimeError, ValueError, RPCError) as error:
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            client = await Client.connect(address, namespace=namespace, data_converter=pydantic_data_converter)
+            await client.count_workflows()  # the namespace answers a little later than the port
+    except (RuntimeError, ValueError, RPCError, TimeoutError) as error:
         return why_silent(error)
     return ""
 

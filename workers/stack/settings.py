@@ -132,9 +132,10 @@ def forget_servers(failed: Settings, before: Settings | None, home: Path) -> Non
     servers = {key: getattr(known, key) for key in ("postgres_url", "temporal_address", "namespace")}
     if all(getattr(failed, key) == value for key, value in servers.items()):
         return
-    if before is not None:
+    if before is not None and all(name in before.ports for name in before.port_names):
         save(before, home)
         return
+    # No start has worked yet.
     _write(home / SETTINGS_FILE, failed.model_copy(update=servers))
     (home / STACK_FILE).unlink(missing_ok=True)  # it names servers that were never ours
 
