@@ -17,6 +17,7 @@ Version = NewType("Version", int)
 
 RUN_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Run ids become workflow ids, folder names and URL parts."""
+RUN_ID_RULE = "up to 100 of letters, digits, '.', '_', '-', the first a letter or digit"
 
 ORCHESTRATOR_QUEUE = "psrl"
 """Workflows, and the activities that only touch the store or the coordinator."""

@@ -33,15 +33,23 @@ class Stack(BaseModel):
 
 
 def stack_home() -> Path:
-    """`$PSRL_HOME`, else `.psrl` in the working directory."""
-    return Path(os.environ.get(HOME_VARIABLE, ".psrl")).absolute()
+    """`$PSRL_HOME`, else `.psrl` in the working directory; it need not exist. Raises `UserError` when it cannot be a
+    directory."""
+    try:
+        home = Path(os.environ.get(HOME_VARIABLE) or ".psrl").absolute()
+    except FileNotFoundError as error:
+        raise UserError(f"the working directory has been removed: go to another, or set {HOME_VARIABLE}") from error
+    there = next(place for place in (home, *home.parents) if place.exists())
+    if not there.is_dir():
+        raise UserError(f"{HOME_VARIABLE}={home}: {there} is a file; allowed: a directory, or a path for a new one")
+    return home
 
 
 def load_stack(home: Path | None = None) -> Stack:
     """Raises `UserError` when no stack was started there."""
     file = (home or stack_home()) / STACK_FILE
     try:
-        return Stack.model_validate_json(file.read_text())
+        return Stack.model_validate_json(file.read_bytes())
     except FileNotFoundError as error:
         raise UserError(f"no stack under {file.parent}: start one with `psrl up`, or set {HOME_VARIABLE}") from error
     except ValidationError as error:

@@ -9,32 +9,40 @@ from collections.abc import Awaitable, Callable
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.runtime import Runtime
 from temporalio.service import GrpcCompression, RPCError
 
 from ..schemas.errors import PsrlError, Unreachable, UserError
+from ..schemas.silence import why_silent
 from ..schemas.stack import Stack, load_stack
+from .stack.semaphores import name_ours
 
 CONNECT_TIMEOUT_S = 60.0
 CONNECT_PAUSE_S = 0.5
 
 
-async def connect(address: str, namespace: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Client:
+async def connect(
+    address: str, namespace: str, timeout_s: float = CONNECT_TIMEOUT_S, runtime: Runtime | None = None
+) -> Client:
     """A client that speaks our pydantic messages. Raises `Unreachable` saying what was tried and for how long."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            return await Client.connect(
-                address,
-                namespace=namespace,
-                data_converter=pydantic_data_converter,
-                # Our messages are ids and counts: packing them costs both sides more than sending them.
-                grpc_compression=GrpcCompression.NONE,
-            )
-        except (RuntimeError, RPCError) as error:
+            # A server that hangs takes the connection and says nothing.
+            async with asyncio.timeout(max(CONNECT_PAUSE_S, deadline - time.monotonic())):
+                return await Client.connect(
+                    address,
+                    namespace=namespace,
+                    data_converter=pydantic_data_converter,
+                    runtime=runtime,
+                    # Our messages are ids and counts: packing them costs both sides more than sending them.
+                    grpc_compression=GrpcCompression.NONE,
+                )
+        except (RuntimeError, ValueError, RPCError, TimeoutError) as error:
             if time.monotonic() >= deadline:
                 raise Unreachable(
                     f"Temporal at {address} (namespace {namespace!r}) did not answer within {timeout_s:.0f} s: "
-                    f"{error}. Is it running? `psrl up` starts one; an own server is given with --temporal-address"
+                    f"{why_silent(error)}. `psrl up` starts one; an own server is given with --temporal-address"
                 ) from error
             await asyncio.sleep(CONNECT_PAUSE_S)
 
@@ -56,4 +64,6 @@ async def _until_signalled(main: Callable[[Stack, asyncio.Event], Awaitable[None
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
-    await main(load_stack(), stop)
+    stack = load_stack()
+    name_ours(stack.home)
+    await main(stack, stop)

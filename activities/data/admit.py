@@ -10,7 +10,7 @@ from temporalio import activity
 
 from ...schemas.config import RunConfig, parse_config
 from ...schemas.errors import ConfigError, DataError, RunExists
-from ...schemas.ids import RUN_ID_PATTERN
+from ...schemas.ids import RUN_ID_PATTERN, RUN_ID_RULE
 from ...schemas.messages.data import Admission, AdmitRequest
 from ...schemas.messages.run import RunPhase
 from ...schemas.tables import Run
@@ -40,10 +40,7 @@ class Admit:
     async def admit_run(self, request: AdmitRequest) -> Admission:
         """Idempotent per workflow run: a repeated call answers from the row that the first one wrote."""
         if not RUN_ID_PATTERN.fullmatch(request.run_id):
-            raise ConfigError(
-                f"run id {request.run_id!r} is not usable; allowed: up to 100 of letters, digits, '.', '_', '-', "
-                "the first a letter or digit"
-            )
+            raise ConfigError(f"run id {request.run_id!r} is not usable; allowed: {RUN_ID_RULE}")
         async with self._engine.connect() as connection:
             stored = await _stored(connection, request)
         if stored is not None:

@@ -22,6 +22,7 @@ from ...schemas.messages.rollout import (
 )
 from ...schemas.proto import coordinator_pb2 as pb
 from ...schemas.proto.coordinator_pb2_grpc import CoordinatorStub
+from ...schemas.silence import why_silent
 from .wire import decode, encode
 
 CALL_TIMEOUT_S = 5.0
@@ -79,10 +80,9 @@ class CoordinatorClient:
         try:
             return await getattr(self._stub, method)(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
-            said = f"{error.code().name}: {error.details()}"
             if error.code() in _GONE:
                 tried = f"{method} for {time.monotonic() - began:.1f} s"
-                raise Unreachable(
-                    f"coordinator at {self.address} did not answer {tried} ({said}). Is it running?"
-                ) from error
+                why = why_silent(error.details())
+                raise Unreachable(f"coordinator at {self.address} did not answer {tried}: {why}") from error
+            said = f"{error.code().name}: {error.details()}"
             raise FatalError(f"coordinator at {self.address} refused {method} ({said})") from error

@@ -18,6 +18,7 @@ def one_statement_each(engine: AsyncEngine) -> AsyncEngine:
     return engine.execution_options(isolation_level="AUTOCOMMIT")
 
 
-def sync_engine(url: str) -> Engine:
+def sync_engine(url: str, connect_timeout_s: int | None = None) -> Engine:
     """For the trainer and command-line tools."""
-    return create_engine(url, pool_size=1, max_overflow=2, pool_pre_ping=True)
+    arguments = {} if connect_timeout_s is None else {"connect_timeout": connect_timeout_s}
+    return create_engine(url, pool_size=1, max_overflow=2, pool_pre_ping=True, connect_args=arguments)

@@ -1,14 +1,43 @@
-"""Waiting for PostgreSQL at the start of a process, with an error that helps when it does not come."""
+"""Reaching PostgreSQL, with an error that helps when it is not there: for processes, which wait for it at their start,
+and for commands, which look once."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from sqlalchemy.exc import OperationalError
+from psycopg.errors import UndefinedColumn, UndefinedTable
+from sqlalchemy import Engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import InterfaceError, OperationalError, ProgrammingError
 
-from ...schemas.errors import Unreachable
+from ...schemas.errors import StoreRevisionMismatch, Unreachable
+from ...schemas.silence import why_silent
 from .engine import sync_engine
 
 TIMEOUT_S = 60.0
 PAUSE_S = 0.5
+COMMAND_CONNECT_S = 5
+"""A server that hangs takes connections and never greets: a person does not wait the driver's two minutes."""
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Engine]:
+    """For the time of one command. Raises `Unreachable` when PostgreSQL does not answer, then or later, and
+    `StoreRevisionMismatch` when it has other tables."""
+    engine = sync_engine(url, COMMAND_CONNECT_S)
+    try:
+        yield engine
+    except (OperationalError, InterfaceError) as error:
+        raise Unreachable(f"{_named(url)} did not answer: {why_silent(error.orig)}. {_WHAT_TO_DO}") from error
+    except ProgrammingError as error:
+        if not isinstance(error.orig, UndefinedTable | UndefinedColumn):
+            raise
+        raise StoreRevisionMismatch(
+            f"{_named(url)} does not have the tables of this release: `psrl up` upgrades it, or use the release that "
+            "matches it"
+        ) from error
+    finally:
+        engine.dispose()
 
 
 def require_reachable(url: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -23,10 +52,18 @@ def require_reachable(url: str, timeout_s: float = TIMEOUT_S) -> None:
             except OperationalError as error:
                 if time.monotonic() >= deadline:
                     raise Unreachable(
-                        f"PostgreSQL at {engine.url.render_as_string()} did not answer within {timeout_s:.0f} s: "
-                        f"{str(error.orig).strip()}. `psrl up` starts one; an own server is given by URL "
-                        "as postgresql+psycopg://user:password@host:port/database"
+                        f"{_named(url)} did not answer within {timeout_s:.0f} s: {why_silent(error.orig)}. "
+                        f"{_WHAT_TO_DO}"
                     ) from error
             time.sleep(PAUSE_S)
     finally:
         engine.dispose()
+
+
+_WHAT_TO_DO = (
+    "`psrl up` starts one; an own server is given with --postgres-url, as postgresql://USER:PASSWORD@HOST:PORT/DB"
+)
+
+
+def _named(url: str) -> str:
+    return f"PostgreSQL at {make_url(url).render_as_string()}"

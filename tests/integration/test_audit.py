@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from psrl.activities.store.engine import sync_engine
 from psrl.schemas.stack import Stack
-from psrl.workers.cli.main import app
+from psrl.workers.cli.commands import app
 from tests.support.kept_run import RUN, make_kept_run
 
 pytestmark = pytest.mark.integration
@@ -525,7 +525,7 @@ def test_an_unknown_run_and_a_store_that_is_away_are_no_audit(stack: Stack, engi
     (stack.home / "stack.json").write_text(gone.model_dump_json())
     result = psrl(stack, "audit", RUN)
     assert result.exit_code == 2
-    assert "the store did not answer" in result.stderr
+    assert "psrl@127.0.0.1:9/x did not answer: nothing listens there. `psrl up` starts one" in result.stderr
 
 
 def test_another_run_in_the_same_store_changes_nothing(stack: Stack, engine: Engine) -> None:

@@ -21,7 +21,7 @@ from psrl.activities.store.engine import sync_engine
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, RunId
 from psrl.schemas.messages.run import RunPhase, RunResult, RunStatus, StartRun, StopRun, Wait
 from psrl.schemas.stack import STACK_FILE, Stack
-from psrl.workers.cli.main import app
+from psrl.workers.cli.commands import app
 from psrl.workers.coordinator.server import start_server
 from psrl.workers.process import connect
 from tests.support.steps import step_report
@@ -208,9 +208,12 @@ def test_a_run_that_was_terminated_in_temporal_is_not_shown_as_alive(running: St
     add_run(engine, "cut", phase="running", finished=None)
     engine.dispose()
     assert "note:" not in said(psrl(running, "status", "cut"))
+    assert "  cut: running, 2 steps" in said(psrl(running, "status"))
     command = [temporal_binary(), "workflow", "terminate", "--workflow-id", "cut", "--reason", "by hand"]
     subprocess.run([*command, "--address", running.temporal_address], capture_output=True, timeout=60, check=True)
     assert "`psrl resume cut` goes on" in said(psrl(running, "status", "cut"))
+    listed = "  cut: terminated in Temporal (last heard of as running; `psrl resume cut` goes on), 2 steps"
+    assert listed in said(psrl(running, "status"))
     assert "run cut failed: somebody terminated it in Temporal (by hand)" in psrl(running, "follow", "cut").stderr
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from psrl.schemas.errors import RunUnknown
 from psrl.schemas.messages.run import RunPhase
 from psrl.workers.cli.audit import audit_run
-from psrl.workers.cli.main import app
+from psrl.workers.cli.commands import app
 from tests.support import rewards
 from tests.support.histories import local_activities, replay
 from tests.support.promises import promises_hold

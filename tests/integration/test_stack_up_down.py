@@ -1,5 +1,6 @@
 """The local stack for real: PostgreSQL, Temporal and the coordinator under the supervisor."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -17,9 +18,11 @@ from sqlalchemy.engine import make_url
 from psrl.schemas.errors import FatalError, Unreachable, UserError
 from psrl.schemas.stack import Stack, load_stack
 from psrl.workers.coordinator.client import CoordinatorClient
+from psrl.workers.stack import ready
 from psrl.workers.stack import up as stack_up
 from psrl.workers.stack.orphans import stack_processes
 from psrl.workers.stack.parts import PART_VARIABLE
+from psrl.workers.stack.semaphores import FOLDER
 from psrl.workers.stack.settings import UpRequest, load_settings
 from psrl.workers.stack.supervision import Supervisor, socket_path
 from psrl.workers.stack.up import down, up
@@ -97,6 +100,18 @@ def test_a_stack_in_the_foreground_ends_clean_at_ctrl_c(home: Path, signum: sign
     assert not list(home.rglob("*.pid")), "a process id that means nothing any more"
 
 
+def test_a_stack_in_the_foreground_that_somebody_else_stops_ends_its_command(home: Path) -> None:
+    command = [sys.executable, "-m", "psrl.workers.cli.main", "up", "--foreground", "--parts", "coordinator"]
+    environment = {**os.environ, "PSRL_HOME": str(home)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    assert "Ctrl-C stops it" in next(line for line in process.stdout if "Ctrl-C" in line or "error" in line)
+    assert psrl(home, "down").returncode == 0
+    rest = process.communicate(timeout=60)[0]
+    assert process.returncode == 1
+    assert rest == f"error: the stack under {home} has ended: `psrl down` was called, or its supervisor was killed\n"
+
+
 async def test_data_and_ports_survive_a_restart_and_a_running_stack_is_left_alone(home: Path) -> None:
     first = await up(ask(home), silent)
     with store(first) as connection:
@@ -137,11 +152,17 @@ async def test_what_a_killed_supervisor_left_behind_is_ended_by_the_next_up(home
     )
     assert stubborn.stdout is not None
     stubborn.stdout.readline()
+    left = _semaphore(home)
     os.kill(int((home / "run" / "supervisord.pid").read_text()), signal.SIGKILL)
     told: list[str] = []
     stack = await up(UpRequest(home=home, cwd=home.parent), told.append)
     assert any(line.startswith("ended ") for line in told)
     assert not psutil.pid_exists(stubborn.pid)
+    assert not left.exists()
+    left = _semaphore(home)
+    down(home, silent)
+    assert not left.exists()
+    stack = await up(UpRequest(home=home, cwd=home.parent), silent)
     stubborn.stdout.close()
     stubborn.wait()
     with store(stack) as connection:
@@ -198,6 +219,22 @@ async def test_an_existing_server_that_does_not_answer_is_named_with_what_to_do(
     kept = load_settings(home)
     assert kept is not None
     assert (kept.postgres_url, kept.temporal_address) == ("", ""), "a mistyped address must not stick"
+    with pytest.raises(Unreachable, match=said):
+        await up(ask(home, parts=part, **more), silent)
+    assert load_settings(home) == kept
+
+
+async def test_an_existing_server_that_takes_connections_and_says_nothing_is_given_up(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack_up, "EXTERNAL_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(ready, "CALL_TIMEOUT_S", 1)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(Unreachable, match=f"{address}: it took too long"):
+            await asyncio.wait_for(up(ask(home, parts=("temporal",), temporal_address=address), silent), 20)
 
 
 async def test_existing_servers_are_used_and_prepared(home: Path, stack: Stack) -> None:
@@ -206,3 +243,17 @@ async def test_existing_servers_are_used_and_prepared(home: Path, stack: Stack) 
     assert make_url(found.postgres_url) == make_url(stack.postgres_url)
     assert list(Supervisor(home).states()) == ["coordinator"]
     assert load_stack(home) == found
+
+
+def _semaphore(home: Path) -> Path:
+    """As a worker of the stack leaves one when multiprocessing's tracker is killed with it."""
+    code = (
+        "import multiprocessing, os, pathlib, signal, sys; from psrl.workers.stack.semaphores import name_ours; "
+        "name_ours(pathlib.Path(sys.argv[1])); lock = multiprocessing.get_context('spawn').Lock(); "
+        "print(lock._semlock.name, flush=True); os.killpg(0, signal.SIGKILL)"
+    )
+    command = [sys.executable, "-c", code, str(home)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, start_new_session=True)
+    file = FOLDER / f"sem.{done.stdout.strip().removeprefix('/')}"
+    assert file.exists(), done.stderr
+    return file

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,9 @@ from typer.testing import CliRunner, Result
 from psrl.schemas.config import RunConfig
 from psrl.schemas.ids import RunId
 from psrl.schemas.messages.run import RunPhase, RunStatus
+from psrl.workers.cli.commands import app
 from psrl.workers.cli.config_docs import document, leaves
 from psrl.workers.cli.follow import InPlace
-from psrl.workers.cli.main import app
 from psrl.workers.cli.progress import View, now_line, step_line
 from psrl.workers.cli.runs import cause_of
 from psrl.workers.cli.status import outcome_line
@@ -88,6 +89,94 @@ def test_a_missing_configuration_file_is_named(tmp_path: Path) -> None:
 
 def test_a_run_name_that_cannot_be_an_id_is_refused(config: Path, tmp_path: Path) -> None:
     assert "--run='a b' is no run id" in refused(psrl(tmp_path, "train", str(config), "--run", "a b"))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"- 1", "must be a mapping of sections, not a list"),
+        (b"\xff\xfe", "cannot be read: 'utf-8' codec"),
+        (b"model: 5", "model=5: input should be a section: a mapping of keys"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(content: bytes, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_bytes(content)
+    assert said in refused(psrl(tmp_path, "config", "show", str(file)))
+
+
+def test_a_directory_is_no_configuration(tmp_path: Path) -> None:
+    assert f"{tmp_path} cannot be read: Is a directory" in refused(psrl(tmp_path, "train", str(tmp_path)))
+
+
+@pytest.mark.parametrize("command", ["status", "up", "down"])
+@pytest.mark.parametrize("below", ["", "deeper/home"])
+def test_a_home_that_is_a_file_is_refused(command: str, below: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert f"{file} is a file; allowed: a directory" in refused(psrl(file / below, command))
+
+
+def test_an_empty_home_is_refused_and_does_not_mean_this_directory(tmp_path: Path) -> None:
+    assert "--home is empty" in refused(psrl(tmp_path, "--home", "", "status"))
+
+
+@pytest.mark.parametrize("file", ["stack.json", "settings.json"])
+def test_a_file_of_the_stack_that_is_damaged_is_named(file: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_bytes(b"\xff")
+    command = ("status",) if file == "stack.json" else ("up", "--parts", "coordinator")
+    assert f"{file} is damaged" in refused(psrl(tmp_path, *command))
+
+
+def test_a_folder_of_the_stack_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "logs").touch()
+    assert f"{tmp_path / 'logs'}: File exists" in refused(psrl(tmp_path, "up", "--parts", "coordinator"))
+
+
+@pytest.mark.parametrize("name", ["a/b", "a b", "ü", "x" * 101, "", "..", "a\nb"])
+@pytest.mark.parametrize("command", [("status",), ("pause",), ("audit",), ("trajectory", "show")])
+def test_what_cannot_be_a_runs_name_is_refused(command: tuple[str, ...], name: str, tmp_path: Path) -> None:
+    more = ("0", "0") if "trajectory" in command else ()
+    result = psrl(tmp_path, *command, "--", name, *more)
+    assert result.exit_code == 2
+    assert "is no run's name" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--start-timeout-s", "nan"), "--start-timeout-s=nan; allowed: more than 0"),
+        (("--postgres-url", "postgresql://u:p@h:port/db"), "is no URL; allowed: postgresql://"),
+    ],
+)
+def test_a_value_that_up_cannot_use_is_refused(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    assert said in refused(psrl(tmp_path, "up", "--parts", "coordinator", *options))
+
+
+def test_a_file_name_that_cannot_be_a_runs_name_asks_for_one() -> None:
+    from psrl.schemas.errors import ConfigError
+    from psrl.workers.cli.train import base_name
+
+    with pytest.raises(ConfigError, match="'my run' is no run id: name the run with --run"):
+        base_name("my run")
+
+
+def test_a_command_without_an_output_and_in_a_directory_that_is_gone_ends_with_one_line(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = 'rmdir "$PWD" && exec "$0" -m psrl.workers.cli.main status >&-'
+    environment = {key: value for key, value in os.environ.items() if key != "PSRL_HOME"}
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable],
+        cwd=gone,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == "error: the working directory has been removed: go to another, or set PSRL_HOME\n"
+    assert done.returncode == 1
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """The numbers of a report, its page and its TensorBoard events, from made-up rows."""
 
+import os
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -107,6 +109,17 @@ def test_the_page_holds_every_plot_and_needs_no_network(tmp_path: Path) -> None:
     for title in ("Reward", "Validation", "Staleness", "Response length", "Log-prob gap", "Time per step"):
         assert title in page
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=[\"']?https?:", page)
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced_by_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    given = rows([step_report(0)])
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text)
+        write_page(given, summarize(given), pipe)
+        assert read.result(30).endswith("</html>")
+    assert pipe.is_fifo()
 
 
 def test_a_page_of_a_run_without_steps_can_be_written(tmp_path: Path) -> None:

@@ -3,10 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy.exc import OperationalError
-
-from ...activities.store.engine import sync_engine
-from ...schemas.errors import Unreachable
+from ...activities.store.reach import opened
 from ...schemas.ids import RunId
 from ...schemas.stack import Stack
 from ..audit.audit import Audit, audit
@@ -15,14 +12,8 @@ from ..audit.check import Check
 
 def audit_run(stack: Stack, run_id: str) -> Audit:
     """Raises `RunUnknown` or `Unreachable`."""
-    engine = sync_engine(stack.postgres_url)
-    try:
-        with engine.connect() as connection:
-            return audit(connection, RunId(run_id), stack.weights_dir)
-    except OperationalError as error:
-        raise Unreachable(f"the store did not answer: {error.orig}. Is the stack up? `psrl up` starts it") from error
-    finally:
-        engine.dispose()
+    with opened(stack.postgres_url) as engine, engine.connect() as connection:
+        return audit(connection, RunId(run_id), stack.weights_dir)
 
 
 def as_data(done: Audit) -> dict[str, Any]:

@@ -1,8 +1,11 @@
-"""The border between our errors and the terminal: one clear line and exit code 1, never a traceback for a fault we
+"""The border between errors and the terminal: one clear line and an exit status, never a traceback for a fault we
 foresaw."""
 
+import errno
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -10,16 +13,39 @@ from typer.core import TyperGroup
 
 from ...schemas.errors import PsrlError
 
+INTERRUPTED = 130
+"""What shells expect of a program that SIGINT ended."""
+
 
 class Commands(TyperGroup):
     """The root of all commands; every one of them ends here when it fails."""
 
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with one_clear_line():
             return super().invoke(ctx)
-        except PsrlError as error:
-            typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
-            raise typer.Exit(1) from error
+
+
+@contextmanager
+def one_clear_line(status: int = 1) -> Iterator[None]:
+    """A fault of ours, or of a file that is not there, not readable or not writable, ends the command with `status`."""
+    try:
+        yield
+    except PsrlError as error:
+        _end(str(error), status, error)
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # whoever read our output is gone; there is nobody to tell
+            raise
+        _end(_about_file(error), status, error)
+
+
+def _about_file(error: OSError) -> str:
+    names = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    return f"{names}: {error.strerror}" if names and error.strerror else str(error)
+
+
+def _end(told: str, status: int, error: Exception) -> None:
+    typer.secho(f"error: {told}", err=True, fg=typer.colors.RED)
+    raise typer.Exit(status) from error
 
 
 def leave(ending: BaseException | None) -> None:
@@ -33,7 +59,8 @@ def leave(ending: BaseException | None) -> None:
         return
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
+            if stream is not None:  # started without it
+                stream.flush()
         except OSError:  # whoever read it is gone
             code = code or 1
     os._exit(code or 0)

@@ -11,8 +11,9 @@ from rich.text import Text
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
+from ...schemas.errors import UserError
 from ...schemas.messages.run import RunPhase, RunResult
-from ...schemas.stack import Stack
+from ...schemas.stack import Stack, load_stack
 from .progress import Observer, View, now_line, step_line
 from .runs import cause_of
 
@@ -25,7 +26,7 @@ class RunFailed(Exception):
 
 
 async def follow(client: Client, stack: Stack, run_id: str, console: Console) -> RunResult:
-    """Raises `RunFailed` with the run's own reason."""
+    """Raises `RunFailed` with the run's own reason, `UserError` when the stack has other addresses now."""
     handle = client.get_workflow_handle(run_id, result_type=RunResult)
     observer = Observer(client, stack, run_id)
     ended = asyncio.create_task(_result(handle))
@@ -33,13 +34,23 @@ async def follow(client: Client, stack: Stack, run_id: str, console: Console) ->
     try:
         with shown:
             while not ended.done():
-                shown.show(await observer.look())
+                view = await observer.look()
+                shown.show(view)
+                if view.trouble:
+                    _require_same_place(stack, run_id)
                 await asyncio.wait([ended], timeout=LOOK_S)
             shown.show(await observer.look())
         return ended.result()
     finally:
         ended.cancel()
         await observer.close()
+
+
+def _require_same_place(stack: Stack, run_id: str) -> None:
+    """A port that somebody took while the stack was down is replaced at the next start: waiting here has no end."""
+    now = load_stack(stack.home)
+    if (now.temporal_address, now.postgres_url) != (stack.temporal_address, stack.postgres_url):
+        raise UserError(f"the stack was started anew at other addresses; `psrl follow {run_id}` shows the run again")
 
 
 def detached(run_id: str) -> str:

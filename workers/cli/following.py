@@ -1,18 +1,21 @@
 """Following a run on the terminal to its end, and what is told then."""
 
-import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import typer
 from rich.console import Console
 
+from ...schemas.errors import Unreachable
 from ...schemas.messages.run import RunPhase
 from ...schemas.stack import Stack
 from ..report.make import load, page_path
 from ..report.page import write_page
+from .boundary import INTERRUPTED
 from .follow import RunFailed, detached, follow
+from .interrupts import interruptible
 from .resume import in_store
-from .runs import client_of, is_running, web_address
+from .runs import is_running, temporal_of, web_address
 from .status import outcome_line
 
 Say = Callable[[str], None]
@@ -23,19 +26,20 @@ def follow_to_end(stack: Stack, run: str, console: Console, say: Say) -> None:
     failed, 130 at Ctrl-C, which never touches the run."""
 
     async def work() -> None:
-        client = await client_of(stack)
-        await is_running(client, run)
-        await follow(client, stack, run, console)
+        async with temporal_of(stack) as client:
+            await is_running(client, run)
+            await follow(client, stack, run, console)
 
     try:
-        asyncio.run(work())
+        interruptible(work())
     except KeyboardInterrupt:
         say(f"\n{detached(run)}")
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     except RunFailed as error:
         told = f"error: run {run} failed: {error}"
-        if in_store(stack, run):
-            told += f"\nonce that is repaired, `psrl resume {run}` goes on"
+        with suppress(Unreachable):  # the reason is told also when the store is away
+            if in_store(stack, run):
+                told += f"\nonce that is repaired, `psrl resume {run}` goes on"
         typer.secho(told, err=True, fg=typer.colors.RED)
         raise typer.Exit(1) from error
     _tell_end(stack, run, say)

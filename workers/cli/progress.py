@@ -1,7 +1,9 @@
 """What a run is doing, measured: from the run's own answers, the store and the coordinator."""
 
+import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import select
@@ -20,6 +22,10 @@ from .runs import ledger_of, status_of
 
 WINDOW = 10
 """Steps over which idle share and reward are averaged."""
+
+
+STORE_S = 5.0
+"""A server that hangs holds a query for ever."""
 
 
 @dataclass
@@ -58,23 +64,27 @@ class Observer:
 
     async def look(self) -> View:
         view = self._view
-        view.fresh, view.trouble = [], ""
+        view.fresh, silent = [], []
         try:
             view.status = await status_of(self._handle)
             buffers = await ledger_of(self._handle)
             view.occupied = sum(int(buffer["occupied"]) for buffer in buffers)
             view.live = view.occupied + sum(int(buffer["reserved"]) for buffer in buffers)
-        except RPCError as error:
-            view.trouble = f"the run does not answer ({error.status.name.lower()})"
+        except RPCError:
+            silent.append("Temporal")
+        except PsrlError:
+            silent.append("an orchestrator")
         try:
-            view.fresh = await self._new_steps()
-        except SQLAlchemyError:
-            view.trouble = "the store does not answer"
+            async with asyncio.timeout(STORE_S):
+                view.fresh = await self._new_steps()
+        except (SQLAlchemyError, TimeoutError):
+            silent.append("the store")
         view.recent.extend(view.fresh)
         try:
             await self._measure_tokens()
         except PsrlError:
-            view.trouble = "the coordinator does not answer"
+            silent.append("the coordinator")
+        view.trouble = _trouble(silent)
         return view
 
     async def close(self) -> None:
@@ -101,6 +111,14 @@ class Observer:
         self._tokens = (now, total)
         if before is not None and total >= before[1] and now > before[0]:
             self._view.tokens_per_s = (total - before[1]) / (now - before[0])
+
+
+def _trouble(silent: Sequence[str]) -> str:
+    """Who did not answer, and that waiting is right: the run is safe in what is away."""
+    if not silent:
+        return ""
+    names = " and ".join(filter(None, (", ".join(silent[:-1]), silent[-1])))
+    return f"no answer from {names}; waiting, `psrl status` shows the parts, `psrl up` starts them"
 
 
 def step_line(step: StepReport, view: View) -> str:

@@ -5,25 +5,29 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from ...activities.store.engine import sync_engine
+from ...activities.store.reach import opened
 from ...schemas.errors import ConfigError, NothingToResume, RunExists, RunUnknown, nearest
 from ...schemas.ids import ORCHESTRATOR_QUEUE
 from ...schemas.messages.run import RunPhase, RunResult, StartRun
 from ...schemas.stack import Stack
 from ...schemas.tables import Run, StepMetric
-from .runs import RPC_TIMEOUT, RUN_TYPE, client_of, send, until_admitted
+from .runs import RPC_TIMEOUT, RUN_TYPE, send, temporal_of, until_admitted
 
 
 async def resume_run(stack: Stack, run_id: str, accept_changed_data: bool) -> str:
     """Returns what to tell. Raises `RunUnknown`, `NothingToResume` or `ConfigError`."""
-    client = await client_of(stack)
+    async with temporal_of(stack) as client:
+        return await _resume(client, stack, run_id, accept_changed_data)
+
+
+async def _resume(client: Client, stack: Stack, run_id: str, accept_changed_data: bool) -> str:
     if await _runs(client, run_id):
         if accept_changed_data:
             raise ConfigError(
                 f"--accept-changed-data: run {run_id!r} is going on with the data it has loaded; allowed for a run "
                 f"that has ended (`psrl stop {run_id}` ends it)"
             )
-        await send(stack, run_id, "resume")
+        await send(client, run_id, "resume")
         return f"run {run_id} goes on"
     steps = _steps_trained(stack, run_id)
     try:
@@ -34,6 +38,7 @@ async def resume_run(stack: Stack, run_id: str, accept_changed_data: bool) -> st
             task_queue=ORCHESTRATOR_QUEUE,
             result_type=RunResult,
             static_summary=f"goes on after step {steps}",
+            rpc_timeout=RPC_TIMEOUT,
         )
     except WorkflowAlreadyStartedError as error:
         raise RunExists(f"run {run_id!r} was started by somebody else at this moment; see `psrl status`") from error
@@ -43,12 +48,8 @@ async def resume_run(stack: Stack, run_id: str, accept_changed_data: bool) -> st
 
 def in_store(stack: Stack, run_id: str) -> bool:
     """Whether the run was admitted: one that was refused has nothing to resume."""
-    engine = sync_engine(stack.postgres_url)
-    try:
-        with engine.connect() as connection:
-            return connection.scalar(select(Run.run_id).where(Run.run_id == run_id)) is not None
-    finally:
-        engine.dispose()
+    with opened(stack.postgres_url) as engine, engine.connect() as connection:
+        return connection.scalar(select(Run.run_id).where(Run.run_id == run_id)) is not None
 
 
 async def _runs(client: Client, run_id: str) -> bool:
@@ -63,13 +64,9 @@ async def _runs(client: Client, run_id: str) -> bool:
 
 
 def _steps_trained(stack: Stack, run_id: str) -> int:
-    engine = sync_engine(stack.postgres_url)
-    try:
-        with engine.connect() as connection:
-            runs = {run: phase for run, phase in connection.execute(select(Run.run_id, Run.phase))}  # noqa: C416
-            steps = connection.scalar(select(func.count()).where(StepMetric.run_id == run_id))
-    finally:
-        engine.dispose()
+    with opened(stack.postgres_url) as engine, engine.connect() as connection:
+        runs = {run: phase for run, phase in connection.execute(select(Run.run_id, Run.phase))}  # noqa: C416
+        steps = connection.scalar(select(func.count()).where(StepMetric.run_id == run_id))
     if run_id not in runs:
         known = ", ".join(sorted(runs)) or "none"
         raise RunUnknown(f"no run {run_id!r} is in the store{nearest(run_id, runs)}; there are: {known}")

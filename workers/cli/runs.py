@@ -2,16 +2,27 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any
 from urllib.parse import quote
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+)
 from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError, TerminatedError
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
-from ...schemas.errors import Refused, RunUnknown, Unreachable, nearest
+from ...schemas.errors import Refused, RunUnknown, Unreachable, UserError, nearest, one_line
 from ...schemas.messages.run import RunPhase, RunStatus
+from ...schemas.silence import why_silent
 from ...schemas.stack import Stack
 from ..process import connect
 
@@ -19,10 +30,24 @@ CONNECT_TIMEOUT_S = 5.0
 ADMISSION_S, ADMISSION_POLL_S = 20.0, 0.3
 RPC_TIMEOUT = timedelta(seconds=10)
 RUN_TYPE = "TrainingRun"
+NO_WORKER = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
+SILENT = (*NO_WORKER, RPCStatusCode.UNAVAILABLE, RPCStatusCode.UNKNOWN)
+"""What the client itself says when nobody answers; of any other status the server is the author."""
 
 
-async def client_of(stack: Stack) -> Client:
-    return await connect(stack.temporal_address, stack.namespace, CONNECT_TIMEOUT_S)
+@asynccontextmanager
+async def temporal_of(stack: Stack, patience_s: float | None = None) -> AsyncIterator[Client]:
+    """A client for the time of one command. Raises `Unreachable` when the server does not answer, then or later."""
+    client = await connect(stack.temporal_address, stack.namespace, patience_s or CONNECT_TIMEOUT_S, _quiet())
+    try:
+        yield client
+    except RPCError as error:
+        named = f"Temporal at {stack.temporal_address} (namespace {stack.namespace!r})"
+        if error.status in SILENT:
+            raise Unreachable(
+                f"{named} did not answer: {why_silent(error)}. `psrl up` starts the stack, `psrl status` shows it"
+            ) from error
+        raise UserError(f"{named} refused the call: {one_line(error.message)}") from error
 
 
 def web_address(stack: Stack, run_id: str) -> str:
@@ -32,33 +57,49 @@ def web_address(stack: Stack, run_id: str) -> str:
     return f"{stack.temporal_ui}/namespaces/{quote(stack.namespace)}/workflows/{quote(run_id, safe='')}"
 
 
-async def send(stack: Stack, run_id: str, signal: str, *arguments: object) -> None:
+@cache
+def _quiet() -> Runtime:
+    """Each repeated call is a warning of the client's, on the terminal: what matters of it is told by the commands."""
+    return Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter="error")))
+
+
+async def send(client: Client, run_id: str, signal: str, *arguments: object) -> None:
     """Raises `RunUnknown` when no run of this name is alive."""
-    client = await client_of(stack)
-    try:
+    async with named(client, run_id):
         await client.get_workflow_handle(run_id).signal(signal, args=arguments, rpc_timeout=RPC_TIMEOUT)
-    except RPCError as error:
-        raise await explained(client, run_id, error) from error
 
 
 async def status_of(handle: WorkflowHandle[Any, Any]) -> RunStatus:
-    answer: RunStatus = await handle.query("status", result_type=RunStatus, rpc_timeout=RPC_TIMEOUT)
+    """Raises `Unreachable` when no orchestrator answers for the run."""
+    answer: RunStatus = await _asked(handle, "status", RunStatus)
     return answer
 
 
 async def ledger_of(handle: WorkflowHandle[Any, Any]) -> list[dict[str, Any]]:
-    answer: list[dict[str, Any]] = await handle.query(
-        "ledger", result_type=list[dict[str, Any]], rpc_timeout=RPC_TIMEOUT
-    )
+    """Raises `Unreachable` when no orchestrator answers for the run."""
+    answer: list[dict[str, Any]] = await _asked(handle, "ledger", list[dict[str, Any]])
     return answer
+
+
+async def _asked(handle: WorkflowHandle[Any, Any], query: str, kind: type) -> Any:
+    """An answer is computed by an orchestrator: Temporal alone has none."""
+    try:
+        return await handle.query(query, result_type=kind, rpc_timeout=RPC_TIMEOUT)
+    except WorkflowQueryFailedError as error:
+        raise RunUnknown(f"workflow {handle.id!r} is no run: it does not answer {query!r}") from error
+    except RPCError as error:
+        if error.status in NO_WORKER:
+            raise Unreachable(
+                f"run {handle.id} did not answer within {RPC_TIMEOUT.total_seconds():.0f} s: no orchestrator takes its "
+                "tasks, or Temporal hangs. `psrl status` shows the parts, `psrl up` starts what is missing"
+            ) from error
+        raise
 
 
 async def is_running(client: Client, run_id: str) -> bool:
     """Raises `RunUnknown` for a name Temporal does not know."""
-    try:
+    async with named(client, run_id):
         found = await client.get_workflow_handle(run_id).describe(rpc_timeout=RPC_TIMEOUT)
-    except RPCError as error:
-        raise await explained(client, run_id, error) from error
     return found.status is WorkflowExecutionStatus.RUNNING
 
 
@@ -84,17 +125,19 @@ async def live_runs(client: Client) -> list[str]:
     return sorted([found.id async for found in client.list_workflows(query)])
 
 
-async def explained(client: Client, run_id: str, error: RPCError) -> RunUnknown | Unreachable:
-    """What an RPC error means for somebody who named a run."""
-    if error.status is not RPCStatusCode.NOT_FOUND:
-        return Unreachable(
-            f"Temporal answered {error.status.name}: {error.message}. Is the stack up? See `psrl status`"
-        )
-    alive = await live_runs(client)
-    return RunUnknown(
-        f"no run {run_id!r} is running{nearest(run_id, alive)}; running now: {', '.join(alive) or 'none'}. "
-        "`psrl status` lists finished ones too"
-    )
+@asynccontextmanager
+async def named(client: Client, run_id: str) -> AsyncIterator[None]:
+    """Around a call for a run that somebody named. Raises `RunUnknown`, with the names there are."""
+    try:
+        yield
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        alive = await live_runs(client)
+        raise RunUnknown(
+            f"no run {run_id!r} is running{nearest(run_id, alive)}; running now: {', '.join(alive) or 'none'}. "
+            "`psrl status` lists finished ones too"
+        ) from error
 
 
 def cause_of(error: BaseException) -> str:

@@ -3,43 +3,24 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
-from temporalio.service import RPCError
+from temporalio.client import Client
 
-from ...activities.store.engine import sync_engine
-from ...schemas.errors import RunUnknown, Unreachable, one_line
-from ...schemas.messages.run import RunPhase
+from ...schemas.errors import RunUnknown, Unreachable
 from ...schemas.stack import Stack
-from ...schemas.tables import Run
 from ..report.make import load
 from ..report.page import number
 from ..report.summary import RunSummary
 from ..stack.supervision import Supervisor
+from .listed import ENDED, as_they_are, executions, stored_runs
 from .pending import troubled_calls
-from .runs import client_of, explained, is_running, ledger_of, status_of, web_address
-
-ENDED = (RunPhase.STOPPED, RunPhase.DONE, RunPhase.FAILED)
+from .runs import is_running, ledger_of, named, status_of, temporal_of, web_address
 
 
 async def run_status(stack: Stack, run_id: str) -> dict[str, Any]:
-    """A living run answers itself; of a finished one the store tells. Raises `RunUnknown`."""
-    client = await client_of(stack)
-    try:
-        alive = await is_running(client, run_id)
-    except RunUnknown:
-        alive = False
-    told: dict[str, Any]
-    if alive:
-        handle = client.get_workflow_handle(run_id)
-        try:
-            told = (await status_of(handle)).model_dump(mode="json", exclude={"schema_version"})
-            told["buffers"] = await ledger_of(handle)
-            told["calls"] = await troubled_calls(client, run_id)
-        except RPCError as error:
-            raise await explained(client, run_id, error) from error
-    else:
+    """A living run answers itself; of a finished one the store tells. Raises `RunUnknown` or `Unreachable`."""
+    async with temporal_of(stack) as client:
+        told = await _living(client, run_id)
+    if told is None:
         _, summary = load(stack, run_id)
         told = summary.model_dump(
             mode="json", include={"run_id", "phase", "reason", "steps", "total_steps", "reward_first", "reward_last"}
@@ -53,15 +34,40 @@ async def run_status(stack: Stack, run_id: str) -> dict[str, Any]:
     return told
 
 
-def stack_status(stack: Stack) -> dict[str, Any]:
-    """Parts and runs. Works also when parts are down: that is when people ask."""
+async def _living(client: Client, run_id: str) -> dict[str, Any] | None:
+    try:
+        if not await is_running(client, run_id):
+            return None
+        handle = client.get_workflow_handle(run_id)
+        async with named(client, run_id):  # it may end between two calls
+            told = (await status_of(handle)).model_dump(mode="json", exclude={"schema_version"})
+            told["buffers"] = await ledger_of(handle)
+            told["calls"] = await troubled_calls(client, run_id)
+    except RunUnknown:
+        return None
+    return told
+
+
+async def stack_status(stack: Stack) -> dict[str, Any]:
+    """Parts and runs. Works also when parts are down, as that is when people ask: what did not answer is `trouble`."""
     supervisor = Supervisor(stack.home)
-    parts = (
-        {name: f"{part.state} (pid {part.pid})" for name, part in supervisor.states().items()}
-        if (supervisor.answers())
-        else {}
-    )
-    return {"home": str(stack.home), "parts": parts, "web": stack.temporal_ui, "runs": _runs(stack)}
+    up = supervisor.answers()
+    states = supervisor.states() if up else {}
+    told: dict[str, Any] = {
+        "home": str(stack.home),
+        "stack": "up" if up else "down: `psrl up` starts it",
+        "parts": {name: f"{part.state} (pid {part.pid})" for name, part in states.items()},
+        "web": stack.temporal_ui,
+    }
+    try:
+        stored = stored_runs(stack.postgres_url)
+    except Unreachable as error:
+        return told | {"runs": {}, "trouble": str(error)}
+    try:
+        return told | {"runs": as_they_are(stored, await executions(stack, stored))}
+    except Unreachable as error:
+        last_words = {run.run_id: f"{run.phase}, {run.steps} steps" for run in stored}
+        return told | {"runs": last_words, "trouble": f"the phases are the last that the store heard of: {error}"}
 
 
 def as_text(told: dict[str, Any]) -> str:
@@ -100,18 +106,6 @@ def outcome_line(summary: RunSummary) -> str:
         f"(first and last ten steps), validation {number(summary.validation_before)} -> "
         f"{number(summary.validation_after)}, {summary.steps} steps in {summary.wall_s:.0f} s"
     )
-
-
-def _runs(stack: Stack) -> dict[str, str]:
-    engine = sync_engine(stack.postgres_url)
-    try:
-        with Session(engine) as session:
-            found = session.execute(select(Run.run_id, Run.phase, Run.total_steps).order_by(Run.created_at))
-            return {run_id: f"{phase}, {steps} steps" for run_id, phase, steps in found}
-    except OperationalError as error:
-        raise Unreachable(f"the store did not answer: {one_line(error.orig)}. `psrl up` starts the stack") from error
-    finally:
-        engine.dispose()
 
 
 def _inline(value: Any) -> str:

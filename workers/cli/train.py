@@ -9,17 +9,16 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from ...activities.store.engine import sync_engine
 from ...schemas.config import RunConfig, merge, parse_config
 from ...schemas.errors import ConfigError, RunExists
-from ...schemas.ids import ORCHESTRATOR_QUEUE, RUN_ID_PATTERN
+from ...schemas.ids import ORCHESTRATOR_QUEUE, RUN_ID_PATTERN, RUN_ID_RULE
 from ...schemas.messages.run import RunResult, StartRun
 from ...schemas.stack import Stack, load_stack
-from ...schemas.tables import Run
 from ..stack.parts import KINDS
 from ..stack.settings import Settings, UpRequest, load_settings
 from ..stack.supervision import Supervisor
 from ..stack.up import up
+from .resume import in_store
 from .runs import RPC_TIMEOUT, RUN_TYPE
 
 PATHS = (("model", "path"), ("data", "train_files"), ("data", "val_files"))
@@ -95,6 +94,7 @@ async def start_run(
             result_type=RunResult,
             static_summary=summary[:200],
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+            rpc_timeout=RPC_TIMEOUT,
         )
     except WorkflowAlreadyStartedError as error:
         raise RunExists(f"Temporal knows a run {name!r} already: choose another name with --run") from error
@@ -102,16 +102,13 @@ async def start_run(
 
 def checked_name(name: str) -> str:
     if not RUN_ID_PATTERN.fullmatch(name):
-        raise ConfigError(
-            f"--run={name!r} is no run id; allowed: up to 100 of letters, digits, '.', '_', '-', the first a letter or "
-            "digit"
-        )
+        raise ConfigError(f"--run={name!r} is no run id; allowed: {RUN_ID_RULE}")
     return name
 
 
 async def free_name(client: Client, stack: Stack, stem: str) -> str:
     """`stem`, else `stem-2`, `stem-3` …: the first that no run has."""
-    base = checked_name(stem[:90])
+    base = base_name(stem)
     number = 1
     while True:
         name = base if number == 1 else f"{base}-{number}"
@@ -120,14 +117,16 @@ async def free_name(client: Client, stack: Stack, stem: str) -> str:
         number += 1
 
 
+def base_name(stem: str) -> str:
+    base = stem[:90]  # a number comes after it
+    if not RUN_ID_PATTERN.fullmatch(base):
+        raise ConfigError(f"the file's name {stem!r} is no run id: name the run with --run; allowed: {RUN_ID_RULE}")
+    return base
+
+
 async def _taken(client: Client, stack: Stack, name: str) -> bool:
-    engine = sync_engine(stack.postgres_url)
-    try:
-        with engine.connect() as connection:
-            if connection.execute(Run.__table__.select().where(Run.run_id == name)).first() is not None:
-                return True
-    finally:
-        engine.dispose()
+    if in_store(stack, name):
+        return True
     try:
         found = await client.get_workflow_handle(name).describe(rpc_timeout=RPC_TIMEOUT)
     except RPCError as error:

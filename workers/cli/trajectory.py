@@ -4,12 +4,11 @@ import math
 from dataclasses import dataclass
 
 from sqlalchemy import Engine, select
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from ...activities.data.tokenizer import Tokenizer, load_tokenizer
 from ...activities.store.codec import decode_ids, decode_logprobs
-from ...schemas.errors import RunUnknown, Unreachable, UserError, one_line
+from ...schemas.errors import RunUnknown, UserError
 from ...schemas.tables import BatchMember, Group, Run, Segment, Trajectory
 
 
@@ -25,13 +24,8 @@ class Shown:
 
 def find(engine: Engine, run_id: str, group_id: str, index: int) -> Shown:
     """Raises `RunUnknown`, or `UserError` naming what there is."""
-    try:
-        with Session(engine, expire_on_commit=False) as session:
-            return _find(session, run_id, group_id, index)
-    except OperationalError as error:
-        raise Unreachable(
-            f"the store did not answer: {one_line(error.orig)}. Is the stack up? `psrl up` starts it"
-        ) from error
+    with Session(engine, expire_on_commit=False) as session:
+        return _find(session, run_id, group_id, index)
 
 
 def _find(session: Session, run_id: str, group_id: str, index: int) -> Shown:
@@ -43,7 +37,8 @@ def _find(session: Session, run_id: str, group_id: str, index: int) -> Shown:
     if group is None:
         of_run = select(Group.group_id).where(Group.run_id == run_id).order_by(Group.group_id)
         first, last = session.scalar(of_run), session.scalar(of_run.order_by(None).order_by(Group.group_id.desc()))
-        raise UserError(f"run {run_id} has no group {wanted!r}; its groups go from {first} to {last}")
+        there = f"its groups go from {first} to {last}" if first else "it has none yet"
+        raise UserError(f"run {run_id} has no group {wanted!r}; {there}")
     trajectory = session.get(Trajectory, (run_id, wanted, index))
     if trajectory is None:
         of_group = select(Trajectory.index).where(Trajectory.run_id == run_id, Trajectory.group_id == wanted)

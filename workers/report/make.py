@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ...activities.store.engine import sync_engine
+from ...activities.store.reach import opened
 from ...schemas.stack import Stack
 from .rows import RunRows, read_rows
 from .summary import RunSummary, summarize
@@ -10,11 +10,8 @@ from .summary import RunSummary, summarize
 
 def load(stack: Stack, run_id: str) -> tuple[RunRows, RunSummary]:
     """Raises `RunUnknown` or `Unreachable`."""
-    engine = sync_engine(stack.postgres_url)
-    try:
+    with opened(stack.postgres_url) as engine:
         rows = read_rows(engine, run_id)
-    finally:
-        engine.dispose()
     return rows, summarize(rows)
 
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Engine, func, select, text
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from ...schemas.errors import RunUnknown, Unreachable, nearest, one_line
+from ...schemas.errors import RunUnknown, nearest
 from ...schemas.messages.run import StepReport
 from ...schemas.tables import BatchMember, EvaluationResult, Run, StepMetric
 
@@ -43,14 +42,9 @@ class RunRows:
 
 
 def read_rows(engine: Engine, run_id: str) -> RunRows:
-    """Raises `RunUnknown`, or `Unreachable` when the store does not answer."""
-    try:
-        with Session(engine) as session:
-            return _read(session, run_id)
-    except OperationalError as error:
-        raise Unreachable(
-            f"the store did not answer: {one_line(error.orig)}. Is the stack up? `psrl up` starts it"
-        ) from error
+    """Raises `RunUnknown`."""
+    with Session(engine) as session:
+        return _read(session, run_id)
 
 
 def _read(session: Session, run_id: str) -> RunRows:

@@ -1,5 +1,6 @@
 """When is a part up? Each check answers why not, or nothing when the part is up."""
 
+import asyncio
 import datetime
 from collections.abc import Awaitable, Callable
 
@@ -12,7 +13,8 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
-from ...schemas.errors import PsrlError, one_line
+from ...schemas.errors import PsrlError
+from ...schemas.silence import why_silent
 from ..coordinator.client import CoordinatorClient
 from .parts import Worker
 
@@ -27,7 +29,7 @@ async def postgres(url: str, database: str | None = None) -> str:
     try:
         connection = await psycopg.AsyncConnection.connect(_conninfo(url, database), connect_timeout=CALL_TIMEOUT_S)
     except psycopg.OperationalError as error:
-        return one_line(error)
+        return why_silent(error)
     await connection.close()
     return ""
 
@@ -42,10 +44,11 @@ async def ensure_database(url: str, name: str) -> None:
 
 async def temporal(address: str, namespace: str) -> str:
     try:
-        client = await Client.connect(address, namespace=namespace, data_converter=pydantic_data_converter)
-        await client.count_workflows()  # the namespace answers a little later than the port
-    except (RuntimeError, RPCError) as error:
-        return str(error)
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            client = await Client.connect(address, namespace=namespace, data_converter=pydantic_data_converter)
+            await client.count_workflows()  # the namespace answers a little later than the port
+    except (RuntimeError, ValueError, RPCError, TimeoutError) as error:
+        return why_silent(error)
     return ""
 
 
@@ -70,7 +73,7 @@ async def polls(client: Client, worker: Worker, since: float) -> str:
             timeout=datetime.timedelta(seconds=CALL_TIMEOUT_S),
         )
     except RPCError as error:
-        return f"Temporal does not describe queue {worker.queue}: {error}"
+        return f"Temporal does not describe queue {worker.queue}: {why_silent(error)}"
     if any(poller.last_access_time.ToMicroseconds() / 1e6 >= since for poller in answer.pollers):
         return ""
     return f"nobody polls its queue {worker.queue} yet"

@@ -89,7 +89,7 @@ def load_settings(home: Path) -> Settings | None:
     """None when nothing was started under `home` before."""
     file = home / SETTINGS_FILE
     try:
-        return Settings.model_validate_json(file.read_text())
+        return Settings.model_validate_json(file.read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:
@@ -103,6 +103,8 @@ def merge(request: UpRequest, before: Settings | None) -> Settings:
     """The user's wishes on top of what was there before; ports are chosen later."""
     if request.instances is not None and request.instances < 1:
         raise UserError(f"--instances={request.instances}; allowed: 1 or more")
+    if not request.start_timeout_s > 0:
+        raise UserError(f"--start-timeout-s={request.start_timeout_s}; allowed: more than 0")
     asked = {
         "instances": request.instances,
         "parts": request.parts,
@@ -130,9 +132,10 @@ def forget_servers(failed: Settings, before: Settings | None, home: Path) -> Non
     servers = {key: getattr(known, key) for key in ("postgres_url", "temporal_address", "namespace")}
     if all(getattr(failed, key) == value for key, value in servers.items()):
         return
-    if before is not None:
+    if before is not None and all(name in before.ports for name in before.port_names):
         save(before, home)
         return
+    # No start has worked yet.
     _write(home / SETTINGS_FILE, failed.model_copy(update=servers))
     (home / STACK_FILE).unlink(missing_ok=True)  # it names servers that were never ours
 
@@ -150,7 +153,7 @@ def normal_url(text: str) -> str:
         return ""
     try:
         url = make_url(text)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:  # the latter for a port that is no number
         raise UserError(
             f"--postgres-url={text!r} is no URL; allowed: postgresql://USER:PASSWORD@HOST:PORT/DB"
         ) from error

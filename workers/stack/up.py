@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from ...activities.store.migrate import upgrade
-from ...schemas.errors import FatalError, Unreachable, UserError
+from ...schemas.errors import FatalError, Unreachable, UserError, one_line
 from ...schemas.stack import Stack
 from ..process import connect
 from . import ready
@@ -34,6 +35,7 @@ from .parts import (
 )
 from .ports import TEMPORAL_UI, choose_ports
 from .postgres import find_postgres
+from .semaphores import remove_left
 from .settings import DATABASE, Settings, UpRequest, forget_servers, load_settings, merge, save
 from .supervision import SERVICES, STORE, WORKERS, Program, Supervisor
 from .temporal import ensure_search_attributes, temporal_command
@@ -76,7 +78,7 @@ async def up(request: UpRequest, say: Say) -> Stack:
         if running:
             settings = _same(settings, before, request)
         else:
-            left = end_processes(home)
+            left = _end_what_is_left(home)
             if left:
                 say(f"ended {left} processes that an earlier stack left behind")
             ports = choose_ports(request.ports, settings.ports, settings.port_names, say)
@@ -125,11 +127,13 @@ async def _start_store(plan: Plan) -> None:
         await _bring_up(plan, POSTGRES, partial(ready.postgres, url, "postgres"))
         await ready.ensure_database(url, DATABASE)
     else:
-        await _wait_external("PostgreSQL", "--postgres-url", partial(ready.postgres, url))
+        address = make_url(url).render_as_string()  # without its password
+        await _wait_external("PostgreSQL", "--postgres-url", address, partial(ready.postgres, url))
     try:
         await asyncio.to_thread(upgrade, url)
     except SQLAlchemyError as error:
-        raise UserError(f"the store cannot be migrated: {error}") from error
+        said = one_line(getattr(error, "orig", error))  # without the statement and a link to SQLAlchemy's pages
+        raise UserError(f"the store at {make_url(url).render_as_string()} cannot be migrated: {said}") from error
     where = f"127.0.0.1:{plan.settings.ports[POSTGRES]}" if POSTGRES in plan.settings.embedded else "the given address"
     plan.say(f"postgres ready at {where}, schema up to date")
 
@@ -142,7 +146,7 @@ async def _start_temporal(plan: Plan) -> None:
     if TEMPORAL in plan.settings.embedded:
         await _bring_up(plan, TEMPORAL, check)
     else:
-        await _wait_external("Temporal", "--temporal-address", check)
+        await _wait_external("Temporal", "--temporal-address", address, check)
     await ensure_search_attributes(await connect(address, namespace))
     plan.say(f"temporal ready at {address}" + (f", web UI {plan.stack.temporal_ui}" if plan.stack.temporal_ui else ""))
 
@@ -192,12 +196,12 @@ async def _wait(plan: Plan, part: str, check: ready.Check) -> None:
         await asyncio.sleep(POLL_S)
 
 
-async def _wait_external(what: str, option: str, check: ready.Check) -> None:
+async def _wait_external(what: str, option: str, address: str, check: ready.Check) -> None:
     deadline = time.monotonic() + EXTERNAL_TIMEOUT_S
     while why := await check():
         if time.monotonic() > deadline:
             raise Unreachable(
-                f"{what} given with {option} did not answer within {EXTERNAL_TIMEOUT_S:.0f} s: {why}. "
+                f"{what} given with {option} did not answer within {EXTERNAL_TIMEOUT_S:.0f} s: {address}: {why}. "
                 f"Check that it runs and the address is right, or give {option} '': an embedded one is started then"
             )
         await asyncio.sleep(POLL_S * 5)
@@ -225,7 +229,7 @@ def _same(settings: Settings, before: Settings | None, request: UpRequest) -> Se
         raise UserError(f"a stack runs under {request.home} but its settings are gone; `psrl down` first")
     wanted = settings.model_copy(update={"cwd": before.cwd, "ports": {**before.ports, **request.ports}})
     changed = [
-        f"{key}: {getattr(before, key)} -> {getattr(wanted, key)}"
+        f"{key}: {_shown(getattr(before, key))} -> {_shown(getattr(wanted, key))}"
         for key in Settings.model_fields
         if getattr(wanted, key) != getattr(before, key)
     ]
@@ -236,12 +240,23 @@ def _same(settings: Settings, before: Settings | None, request: UpRequest) -> Se
     return before
 
 
+def _shown(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value) or "our own"
+
+
 def _end(home: Path) -> bool:
     supervisor = Supervisor(home)
     running = supervisor.answers()
     if running:
         supervisor.shutdown()
-    return end_processes(home) > 0 or running
+    return _end_what_is_left(home) > 0 or running
+
+
+def _end_what_is_left(home: Path) -> int:
+    """How many processes there were; what they had named in the system is gone too."""
+    ended = end_processes(home)
+    remove_left(home)
+    return ended
 
 
 def _tail(log: Path) -> str:
