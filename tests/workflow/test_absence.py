@@ -17,12 +17,22 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from psrl.schemas.config import parse_config
-from psrl.schemas.ids import CPU_QUEUE, ORCHESTRATOR_QUEUE, TRAINER_QUEUE, GroupId, InstanceId, rollout_queue
+from psrl.schemas.ids import (
+    CPU_QUEUE,
+    ORCHESTRATOR_QUEUE,
+    TRAINER_QUEUE,
+    GroupId,
+    InstanceId,
+    RunId,
+    rollout_queue,
+    validation_group,
+)
 from psrl.schemas.messages.data import AdmitRequest
 from psrl.schemas.messages.rewards import Score
-from psrl.schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, GenerateRequest, GenerateResult
-from psrl.schemas.messages.run import GroupOutcome, GroupReport, RunPhase, StartRun
+from psrl.schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, GenerateRequest, GenerateResult, Sampling
+from psrl.schemas.messages.run import GroupOutcome, GroupReport, RunPhase, StartEvaluation, StartRun
 from psrl.workflows import settings
+from psrl.workflows.evaluation import Evaluation
 from psrl.workflows.rollout_group import RolloutGroup
 from psrl.workflows.run_restore import empty_ledger
 from psrl.workflows.run_state import RunState
@@ -36,6 +46,7 @@ ABSENT_S = 12.0
 HOST = InstanceId("rollout-0")
 GENERATING, SCORING = GroupId("000001"), GroupId("000002")
 """What the night interrupts."""
+VALIDATION = validation_group(0, 0)
 Group = WorkflowHandle[RolloutGroup, GroupReport]
 
 
@@ -64,7 +75,7 @@ class Nightly(ScriptedParts):
 
     async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
         group = request.trajectory.group_id
-        if self.night and group == GENERATING:
+        if self.night and group in (GENERATING, VALIDATION):
             await self._die(group)
         return self.finished(request, instance)
 
@@ -134,6 +145,43 @@ async def test_a_group_nobody_works_for_fails_within_twice_its_deadline(client: 
     assert described.close_time is not None
     lived_s = (described.close_time - described.start_time).total_seconds()
     assert LIMIT_S - 1 < lived_s < 2 * LIMIT_S + 4
+
+
+async def test_a_group_of_which_no_call_times_out_has_no_timer(client: Client, run_id: str) -> None:
+    parts = Nightly()
+    parts.night = False
+    async with workers(client, parts):
+        group = await begin(client, start(run_id))
+        assert (await group.result()).outcome is GroupOutcome.COMPLETE
+    history = await group.fetch_history()
+    assert not any(event.HasField("timer_started_event_attributes") for event in history.events)
+
+
+async def test_a_validation_round_goes_on_after_an_absence(client: Client, run_id: str) -> None:
+    parts = Nightly()
+    parts.validation_prompts = 1
+    request = StartEvaluation(
+        run_id=RunId(run_id),
+        run_workflow_id="nobody",
+        version=0,
+        samples=2,
+        sampling=Sampling(temperature=1, max_tokens=8),
+        seed=1,
+        concurrency=1,
+        timeout_s=LIMIT_S,
+        reward_timeout_s=60,
+    )
+    async with workers(client, parts, ORCHESTRATOR_QUEUE):
+        async with orchestrator(client, parts):
+            evaluation = await client.start_workflow(
+                Evaluation.run, request, id=f"{run_id}/evaluation", task_queue=ORCHESTRATOR_QUEUE
+            )
+            await parts.reached[VALIDATION].wait()
+        await asyncio.sleep(ABSENT_S)
+        parts.night = False
+        async with orchestrator(client, parts):
+            report = await evaluation.result()
+    assert (report.scored, report.failed) == (2, 0)
 
 
 class AskedAtNight(Nightly):
