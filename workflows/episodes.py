@@ -92,14 +92,20 @@ class Episodes:
             for task in tasks:
                 if task.done():
                     task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            self._lifetime.close()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for trajectory in self.trajectories:
-                if trajectory.alive:
-                    trajectory.to(TrajectoryState.ABORTED)
+        except (Exception, asyncio.CancelledError):
+            await self._end(tasks)
+            raise
+        # Not in a `finally`: a worker that ends drops the workflows it holds, and what is dropped cannot wait.
+        await self._end(tasks)
+
+    async def _end(self, tasks: Sequence["asyncio.Task[None]"]) -> None:
+        for task in tasks:
+            task.cancel()
+        self._lifetime.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for trajectory in self.trajectories:
+            if trajectory.alive:
+                trajectory.to(TrajectoryState.ABORTED)
 
     # --- one trajectory ----------------------------------------------------------------------------------------------
 
