@@ -1,6 +1,7 @@
 """A whole run whose server is away for longer than its groups may take."""
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ from tests.support.promises import promises_hold
 from tests.support.rollout import until
 from tests.support.scripted_engine import Script
 from tests.support.small_stack import OpenStack, SmallStack
-from tests.support.temporal import TemporalServer
+from tests.support.temporal import TemporalServer, running_temporal
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -21,6 +22,13 @@ ABSENT_S = 25
 UNFINISHED = """
     select 1 from segments s join trajectories t using (run_id, group_id, index)
     where run_id = :run and t.status = 'pending' limit 1"""
+
+
+@pytest.fixture
+def temporal_server() -> Iterator[TemporalServer]:
+    """Of this test alone: it ends with the thread that started it again."""
+    with running_temporal() as server:
+        yield server
 
 
 async def test_no_group_is_lost_to_an_absence_longer_than_its_deadline(
