@@ -15,7 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from ..schemas.messages.data import DrawRequest
     from ..schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, Sampling
     from ..schemas.messages.run import StartGroup, StartGroups
-    from . import settings
+    from . import lifetime, settings
     from .dispatch import Wave, groups_still_needed, plan_wave
     from .ledger import Ledger
     from .run_state import RunState
@@ -88,7 +88,7 @@ class Dispatcher:
     async def _ask(self) -> DispatchPlan:
         """Not a local activity: one that resolves in the task in which the run continues as new would let it overlook
         signals of the same task (docs/decisions/continue-as-new.md)."""
-        return await workflow.execute_activity(
+        return await lifetime.execute_activity(
             signatures.plan_dispatch,
             DispatchPlanRequest(run_id=self._run_id, trajectories_per_group=self._config.psrl.offered_trajectories),
             summary="ask for room",
@@ -103,7 +103,7 @@ class Dispatcher:
         self.started_at.update({group: workflow.time() for group in groups})
         first, self.next_group = self.next_group, self.next_group + wave.groups
         places = tuple(self._next_place() for _ in groups)
-        await workflow.execute_activity(
+        await lifetime.execute_activity(
             signatures.draw_groups,
             DrawRequest(
                 run_id=self._run_id,
@@ -121,7 +121,7 @@ class Dispatcher:
         )
         if self._abandoned:
             return
-        await workflow.execute_activity(
+        await lifetime.execute_activity(
             signatures.start_groups,
             StartGroups(template=self._template(wave.version), groups=groups),
             summary=f"start {wave.groups} groups at v{wave.version}",

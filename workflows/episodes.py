@@ -1,13 +1,13 @@
 """Trajectories of one group as concurrent state machines that share one router and one scorer.
 
 Used by `RolloutGroup` and `Evaluation`. Promises: a trajectory's tokens come only from versions at or above the tag
-(L1); an interrupted or crashed generation goes on from its stored prefix (L6); every wait ends at the deadline (L11);
-a reward that failed is a failed trajectory (L10).
+(L1); an interrupted or crashed generation goes on from its stored prefix (L6), also after an absence of the stack of
+whatever length; every wait ends with the group's lifetime (L11); a reward that failed is a failed trajectory (L10).
 """
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
@@ -29,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from ..schemas.seeds import group_seed, trajectory_seed
     from . import settings
+    from .lifetime import Lifetime, ran_out
     from .tasks import ended_after
     from .trajectory import Trajectory, TrajectoryState
 
@@ -50,7 +51,7 @@ class Episodes:
         needed: int,
         sampling: Sampling,
         seed: int,
-        deadline: datetime,
+        limit: timedelta,
         reward_timeout: timedelta,
         coalesce: bool,
         routing: RoutingMethod,
@@ -61,7 +62,7 @@ class Episodes:
         self._run_id, self._group_id = run_id, group_id
         self._tag, self._needed = version_tag, needed
         self._sampling, self._seed = sampling, group_seed(seed, group_id)
-        self._deadline, self._reward_timeout, self._coalesce = deadline, reward_timeout, coalesce
+        self._lifetime, self._reward_timeout, self._coalesce = Lifetime(limit), reward_timeout, coalesce
         self._label, self._routing, self._one_version = label, routing, one_version
         self._unplaced: list[int] = []
         self._places: dict[int, Placement] = {}
@@ -94,6 +95,7 @@ class Episodes:
                     if task.done():
                         task.result()
         finally:
+            self._lifetime.close()
             for trajectory in self.trajectories:
                 if trajectory.alive:
                     trajectory.to(TrajectoryState.ABORTED)
@@ -139,7 +141,7 @@ class Episodes:
                 task_queue=rollout_queue(place.instance),
                 activity_id=f"{self._label}{trajectory.name}-s{call}",
                 summary=f"{trajectory.name} turn {trajectory.turn + 1} · v{place.version} · {place.instance}",
-                schedule_to_close_timeout=self._time_left(),
+                schedule_to_close_timeout=self._lifetime.timeout,
                 schedule_to_start_timeout=settings.POLL_START,
                 heartbeat_timeout=settings.HEARTBEAT,
                 retry_policy=settings.ONCE,
@@ -156,14 +158,17 @@ class Episodes:
         return result
 
     def _judge(self, trajectory: Trajectory, error: ActivityError) -> None:
-        """A dead or busy host means routing anew; a fatal answer or the deadline fails the trajectory."""
+        """A dead or busy host means routing anew, and so does a timeout by the server's clock while the group has time
+        left; a fatal answer or the deadline fails the trajectory."""
         cause = error.cause
         fatal = isinstance(cause, ApplicationError) and (cause.type in FATAL_TYPES or cause.non_retryable)
         if fatal:
             trajectory.fail(f"{cause.type}: {cause.message[:200]}" if isinstance(cause, ApplicationError) else "")
-        elif workflow.now() >= self._deadline:
+        elif self._lifetime.over:
             waited = cause.type.name.lower() if isinstance(cause, ActivityTimeout) and cause.type else "deadline"
             trajectory.fail(f"not finished before the group's deadline ({waited})")
+        elif isinstance(cause, ActivityTimeout):
+            self._lifetime.watch()
 
     # --- routing -----------------------------------------------------------------------------------------------------
 
@@ -182,7 +187,7 @@ class Episodes:
             left = [index for index in indices if index not in self._places]
             if left:
                 await workflow.sleep(settings.ROUTE_RETRY_S)
-                if workflow.now() >= self._deadline:
+                if self._lifetime.over:
                     self._expired = True
                     return
                 self._unplaced.extend(left)
@@ -227,29 +232,38 @@ class Episodes:
         return bool(self._unscored) and (len(self._unscored) + len(self.scored) >= self._needed or others == 0)
 
     async def _score(self, indices: tuple[int, ...]) -> None:
-        names = ", ".join(self.trajectories[index].name for index in indices)
-        try:
-            result = await workflow.execute_activity(
-                signatures.score,
-                ScoreRequest(run_id=self._run_id, group_id=self._group_id, indices=indices),
-                task_queue=CPU_QUEUE,
-                activity_id=f"{self._label}score-{indices[0]:02d}-{len(indices)}",
-                summary=f"score {names}" if len(indices) <= 4 else f"score {len(indices)} trajectories",
-                start_to_close_timeout=self._reward_timeout,
-                schedule_to_close_timeout=self._time_left(),
-                heartbeat_timeout=settings.TRAIN_HEARTBEAT,
-                retry_policy=settings.SCORE_ATTEMPTS,
-            )
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise
-            scores: Sequence[Score] = [
-                Score(index=index, outcome=ScoreOutcome.FAILED, error=f"scoring: {error.cause}") for index in indices
-            ]
-        else:
-            scores = result.scores
+        call = 0
+        while True:
+            try:
+                scores = await self._score_once(indices, call)
+                break
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                if not ran_out(error) or self._lifetime.over:
+                    cause = f"scoring: {error.cause}"
+                    scores = [Score(index=index, outcome=ScoreOutcome.FAILED, error=cause) for index in indices]
+                    break
+                self._lifetime.watch()
+                call += 1
         for score in scores:
             self._settle(score)
+
+    async def _score_once(self, indices: tuple[int, ...], call: int) -> Sequence[Score]:
+        names = ", ".join(self.trajectories[index].name for index in indices)
+        again = f"-again{call}" if call else ""
+        result = await workflow.execute_activity(
+            signatures.score,
+            ScoreRequest(run_id=self._run_id, group_id=self._group_id, indices=indices),
+            task_queue=CPU_QUEUE,
+            activity_id=f"{self._label}score-{indices[0]:02d}-{len(indices)}{again}",
+            summary=f"score {names}" if len(indices) <= 4 else f"score {len(indices)} trajectories",
+            start_to_close_timeout=self._reward_timeout,
+            schedule_to_close_timeout=self._lifetime.timeout,
+            heartbeat_timeout=settings.TRAIN_HEARTBEAT,
+            retry_policy=settings.SCORE_ATTEMPTS,
+        )
+        return result.scores
 
     def _settle(self, score: Score) -> None:
         trajectory = self.trajectories[score.index]
@@ -260,7 +274,3 @@ class Episodes:
             trajectory.to(TrajectoryState.SCORED)
         else:
             trajectory.fail(f"reward failed: {score.error}")
-
-    def _time_left(self) -> timedelta:
-        """At least a second, so that a call at the very end fails by its own timeout and is judged."""
-        return max(self._deadline - workflow.now(), timedelta(seconds=1))

@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from ..schemas.ids import CPU_QUEUE, GroupId
     from ..schemas.messages.data import DrawValidationRequest
     from ..schemas.messages.run import EvaluationReport, StartEvaluation
-    from . import settings
+    from . import lifetime, settings
     from .episodes import Episodes
 
 
@@ -40,7 +40,7 @@ class Evaluation:
         return report
 
     async def _draw(self, start: StartEvaluation) -> tuple[GroupId, ...]:
-        drawn = await workflow.execute_activity(
+        drawn = await lifetime.execute_activity(
             signatures.draw_validation,
             DrawValidationRequest(run_id=start.run_id, version=start.version, trajectories=start.samples),
             task_queue=CPU_QUEUE,
@@ -62,7 +62,7 @@ class Evaluation:
                 needed=start.samples,
                 sampling=start.sampling,
                 seed=start.seed,
-                deadline=workflow.now() + timedelta(seconds=start.timeout_s),
+                limit=timedelta(seconds=start.timeout_s),
                 reward_timeout=timedelta(seconds=start.reward_timeout_s),
                 coalesce=True,
                 routing=start.routing,
@@ -72,7 +72,7 @@ class Evaluation:
             return episodes
 
     async def _record(self, report: EvaluationReport) -> None:
-        await workflow.execute_activity(
+        await lifetime.execute_activity(
             signatures.record_evaluation,
             report,
             summary=f"accuracy at v{report.version}: {report.accuracy}",

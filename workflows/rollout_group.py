@@ -32,7 +32,7 @@ class RolloutGroup:
             needed=start.needed,
             sampling=start.sampling,
             seed=start.seed,
-            deadline=workflow.info().start_time + timedelta(seconds=start.timeout_s),
+            limit=timedelta(seconds=start.timeout_s),
             reward_timeout=timedelta(seconds=start.reward_timeout_s),
             coalesce=start.coalesce_rewards or start.reward_per_group,
             routing=start.routing,

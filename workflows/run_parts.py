@@ -48,7 +48,7 @@ with workflow.unsafe.imports_passed_through():
         StartInstance,
     )
     from ..schemas.messages.training import CheckpointRequest, OpenTrainerRequest
-    from . import settings
+    from . import lifetime, settings
     from .evaluation import Evaluation
     from .rollout_instance import RolloutInstance
     from .run_health import why_no_instance
@@ -108,7 +108,7 @@ def _start_limit(config: Mapping[str, object]) -> timedelta:
 
 
 async def reopen(run: RunId, restored: Restored) -> None:
-    await workflow.execute_activity(
+    await lifetime.execute_activity(
         signatures.reopen_run,
         ReopenRun(run_id=run, admission=restored.admission, first_epoch=restored.first_epoch),
         summary="the run goes on",
@@ -305,7 +305,7 @@ async def start_evaluation(run: RunId, config: RunConfig, version: Version) -> N
 async def cancel_groups(run: RunId, groups: tuple[GroupId, ...], reason: str) -> None:
     for at in range(0, len(groups), settings.DISPATCH_WAVE):
         wave = groups[at : at + settings.DISPATCH_WAVE]
-        await workflow.execute_activity(
+        await lifetime.execute_activity(
             signatures.cancel_groups,
             CancelGroups(run_id=run, groups=wave, reason=reason),
             summary=f"give up {len(wave)} groups: {reason}",
@@ -317,7 +317,7 @@ async def cancel_groups(run: RunId, groups: tuple[GroupId, ...], reason: str) ->
 
 
 async def collect_reports(run: RunId, groups: tuple[GroupId, ...]) -> tuple[GroupReport, ...]:
-    collected = await workflow.execute_activity(
+    collected = await lifetime.execute_activity(
         signatures.collect_reports,
         CollectReports(run_id=run, groups=groups),
         summary=f"look after {len(groups)} groups without a report",
@@ -330,7 +330,7 @@ async def collect_reports(run: RunId, groups: tuple[GroupId, ...]) -> tuple[Grou
 
 
 async def record(status: RunStatus) -> None:
-    await workflow.execute_activity(
+    await lifetime.execute_activity(
         signatures.record_run,
         status,
         summary=f"run is {status.phase}",

@@ -22,6 +22,8 @@ class RunState(Message):
     """Groups of a batch that was recorded before the run ended, and is trained first."""
     started_at: dict[GroupId, float] = {}
     """Start of every live group that is not complete, seconds since the epoch by workflow time."""
+    seen_at: float = 0.0
+    """When somebody last ran the workflow: an absence may fall between two executions."""
     instances: dict[InstanceId, InstanceChanged] = {}
     dropped: dict[str, int] = {}
     """Groups given up so far, by reason."""

@@ -17,7 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from ..activities import signatures
     from ..schemas.messages.run import StartStep, StepHeld, StepReport
     from ..schemas.messages.training import BatchRequest, CheckpointRequest, StepRequest
-    from . import settings
+    from . import lifetime, settings
     from .trainer_stage import trainer_stage
 
 Request = TypeVar("Request", bound=StepRequest)
@@ -32,7 +32,7 @@ class TrainStep:
     @workflow.run
     async def run(self, start: StartStep) -> StepReport:
         buffer, request = start.buffer, StepRequest(run_id=start.run_id, buffer=start.buffer)
-        batch = await workflow.execute_activity(
+        batch = await lifetime.execute_activity(
             signatures.make_batch,
             BatchRequest(run_id=start.run_id, buffer=buffer, taken=start.taken, dropped=start.dropped),
             activity_id=f"batch-{buffer:06d}",
@@ -94,7 +94,7 @@ class TrainStep:
             workflow.logger.warning("run %s took no signal: %s", run.workflow_id, error)
 
     async def _record(self, report: StepReport) -> None:
-        await workflow.execute_activity(
+        await lifetime.execute_activity(
             signatures.record_step,
             report,
             activity_id=f"record-{report.buffer:06d}",

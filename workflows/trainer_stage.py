@@ -15,7 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from ..schemas.errors import StorageFull
     from ..schemas.ids import TRAINER_QUEUE
     from ..schemas.messages.base import Message
-    from . import settings
+    from . import lifetime, settings
 
 Request = TypeVar("Request", bound=Message)
 Result = TypeVar("Result")
@@ -36,7 +36,7 @@ async def trainer_stage(
     held_since: float | None = None
     while True:
         try:
-            result = await workflow.execute_activity(
+            result = await lifetime.execute_activity(
                 stage,
                 request,
                 task_queue=TRAINER_QUEUE,

@@ -361,7 +361,7 @@ class TrainingRun:
     async def _sweep(self) -> None:
         """Look after groups that have not reported: one that ended without our hearing of it is settled now, one that
         is past its deadline is given up and replaced."""
-        self._seen_at = workflow.time()
+        self._notice_absence()
         while True:
             await workflow.sleep(settings.SWEEP)
             self._notice_absence()
@@ -479,6 +479,7 @@ class TrainingRun:
         self._ledger = Ledger.from_dict(state.ledger)
         self._instances.update(state.instances)
         self._paused, self._stopping = state.paused, state.stopping
+        self._seen_at = state.seen_at or self._seen_at
         self._dispatcher = Dispatcher(self._run_id, self._config, self._ledger, state)
         self._admitted, self._phase = True, RunPhase.RUNNING
         workflow.set_current_details(f"step {self._ledger.version} of {state.admission.total_steps}")
@@ -491,6 +492,7 @@ class TrainingRun:
                 "next_place": self._dispatcher.next_place,
                 "redraw": tuple(self._dispatcher.redraw),
                 "started_at": self._dispatcher.started_at,
+                "seen_at": workflow.time(),
                 "instances": self._instances,
                 "paused": self._paused,
                 "stopping": self._stopping,

@@ -91,7 +91,8 @@ class PsrlSection(Section):
     flush_interval_s: float = Field(default=2.0, gt=0)
     """Seconds between two stored segments of one generation, at most."""
     group_timeout_s: float = Field(default=3600, gt=0)
-    """Deadline of one group from start to report; past it the group fails and one fresh prompt replaces it."""
+    """Deadline of one group from start to report, counted while the stack is up; past it the group is given up and one
+    fresh prompt replaces it."""
     max_consecutive_failures: int = Field(default=32, ge=1)
     """Failed groups in a row after which the run stops and names the reasons."""
     deployment: Deployment = Deployment()

@@ -15,6 +15,7 @@ def test_every_activity_that_may_take_long_has_a_heartbeat_timeout() -> None:
             if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "execute_activity":
                 options = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
                 brief = options.get("start_to_close_timeout", "") == f"settings.{LONGEST}"
-                if not brief and "heartbeat_timeout" not in options:
+                passed_on = None in options  # by a wrapper, whose callers are looked at
+                if not (brief or passed_on) and "heartbeat_timeout" not in options:
                     silent.append(f"{file.name}:{call.lineno} {options.get('summary')}")
     assert silent == []

@@ -1,0 +1,246 @@
+"""A stack that nobody ran for longer than its groups may take: only time in which somebody ran a workflow counts.
+
+Hosts and the cpu worker are away by saying nothing, as processes that were killed do; the orchestrator has no worker;
+the server is killed. Limits are seconds here. The time-skipping server cannot be used for absences: it does not skip
+while a workflow task waits for a worker.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from temporalio import activity
+from temporalio.client import Client, WorkflowHandle
+from temporalio.worker import UnsandboxedWorkflowRunner
+
+from psrl.schemas.config import parse_config
+from psrl.schemas.ids import (
+    CPU_QUEUE,
+    ORCHESTRATOR_QUEUE,
+    TRAINER_QUEUE,
+    GroupId,
+    InstanceId,
+    RunId,
+    rollout_queue,
+    validation_group,
+)
+from psrl.schemas.messages.data import AdmitRequest
+from psrl.schemas.messages.rewards import Score
+from psrl.schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, GenerateRequest, GenerateResult, Sampling
+from psrl.schemas.messages.run import GroupOutcome, GroupReport, RunPhase, StartEvaluation, StartRun
+from psrl.workflows import settings
+from psrl.workflows.evaluation import Evaluation
+from psrl.workflows.rollout_group import RolloutGroup
+from psrl.workflows.run_restore import empty_ledger
+from psrl.workflows.run_state import RunState
+from psrl.workflows.training_run import TrainingRun
+from tests.support.scripted_parts import ScriptedParts, minimal_config
+from tests.support.temporal import TemporalServer, running_temporal
+from tests.workflow.test_rollout_group import begin, start
+
+LIMIT_S = 8.0
+ABSENT_S = 12.0
+HOST = InstanceId("rollout-0")
+GENERATING, SCORING = GroupId("000001"), GroupId("000002")
+"""What the night interrupts."""
+VALIDATION = validation_group(0, 0)
+Group = WorkflowHandle[RolloutGroup, GroupReport]
+
+
+@pytest.fixture(autouse=True)
+def seconds_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workflows run outside the sandbox, which would import the settings anew."""
+    for name in ("HEARTBEAT", "TRAIN_HEARTBEAT", "POLL_START"):
+        monkeypatch.setattr(settings, name, timedelta(seconds=2))
+    monkeypatch.setattr(settings, "ABSENCE", timedelta(seconds=1))
+
+
+@pytest.fixture
+def own_server() -> Iterator[TemporalServer]:
+    with running_temporal() as server:
+        yield server
+
+
+class Nightly(ScriptedParts):
+    """What is called while it is night dies without a word."""
+
+    def __init__(self) -> None:
+        super().__init__(instances=1)
+        self.versions[HOST] = 0
+        self.night = True
+        self.reached = defaultdict[GroupId, asyncio.Event](asyncio.Event)
+
+    async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
+        group = request.trajectory.group_id
+        if self.night and group in (GENERATING, VALIDATION):
+            await self._die(group)
+        return self.finished(request, instance)
+
+    async def on_score(self, group: GroupId, index: int) -> Score:
+        if self.night:
+            await self._die(group)
+        return await super().on_score(group, index)
+
+    async def _die(self, group: GroupId) -> None:
+        self.reached[group].set()
+        await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def workers(client: Client, parts: ScriptedParts, *without: str) -> AsyncIterator[None]:
+    """Over a connection of their own, as processes would: one takes no two workers of a queue, not even in turn."""
+    own = await Client.connect(client.service_client.config.target_host, data_converter=client.data_converter)
+    async with parts.workers(own, without=without, workflow_runner=UnsandboxedWorkflowRunner()):
+        yield
+
+
+def orchestrator(client: Client, parts: ScriptedParts) -> AbstractAsyncContextManager[None]:
+    return workers(client, parts, CPU_QUEUE, TRAINER_QUEUE, rollout_queue(HOST))
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("away", ["workers", "server", "everything"])
+async def test_groups_go_on_after_an_absence_longer_than_their_deadline(
+    own_server: TemporalServer, run_id: str, away: str
+) -> None:
+    client, parts = await own_server.connect(), Nightly()
+    async with AsyncExitStack() as day, workers(client, parts, ORCHESTRATOR_QUEUE):
+        await day.enter_async_context(orchestrator(client, parts))
+        groups = [
+            await begin(client, start(run_id, group_id=group, timeout_s=LIMIT_S)) for group in (GENERATING, SCORING)
+        ]
+        await asyncio.gather(parts.reached[GENERATING].wait(), parts.reached[SCORING].wait())
+        if away != "server":
+            await day.aclose()
+        if away != "workers":
+            own_server.kill()
+        await asyncio.sleep(ABSENT_S)
+        parts.night = False
+        if away != "workers":
+            await asyncio.to_thread(own_server.start)
+        if away != "server":
+            await day.enter_async_context(orchestrator(client, parts))
+        reports = [await group.result() for group in groups]
+    assert [(report.outcome, report.reason) for report in reports] == [(GroupOutcome.COMPLETE, "")] * 2
+    calls = {
+        group: {r.call for r in parts.generated if r.trajectory.group_id == group} for group in (GENERATING, SCORING)
+    }
+    assert calls[SCORING] == {0}, "what was finished is not generated again"
+    assert len(calls[GENERATING]) > 1, "the calls of before the absence are fenced off"
+
+
+@pytest.mark.parametrize("away", [rollout_queue(HOST), CPU_QUEUE])
+async def test_a_group_nobody_works_for_fails_within_twice_its_deadline(client: Client, run_id: str, away: str) -> None:
+    """Nobody was absent: a silence is granted once, then a timer breaks it."""
+    parts = Nightly()
+    parts.night = False
+    async with workers(client, parts, away):
+        group = await begin(client, start(run_id, timeout_s=LIMIT_S))
+        report = await group.result()
+    assert report.outcome is GroupOutcome.FAILED
+    described = await group.describe()
+    assert described.close_time is not None
+    lived_s = (described.close_time - described.start_time).total_seconds()
+    assert LIMIT_S - 1 < lived_s < 2 * LIMIT_S + 4
+
+
+async def test_a_group_of_which_no_call_times_out_has_no_timer(client: Client, run_id: str) -> None:
+    parts = Nightly()
+    parts.night = False
+    async with workers(client, parts):
+        group = await begin(client, start(run_id))
+        assert (await group.result()).outcome is GroupOutcome.COMPLETE
+    history = await group.fetch_history()
+    assert not any(event.HasField("timer_started_event_attributes") for event in history.events)
+
+
+async def test_a_validation_round_goes_on_after_an_absence(client: Client, run_id: str) -> None:
+    parts = Nightly()
+    parts.validation_prompts = 1
+    request = StartEvaluation(
+        run_id=RunId(run_id),
+        run_workflow_id="nobody",
+        version=0,
+        samples=2,
+        sampling=Sampling(temperature=1, max_tokens=8),
+        seed=1,
+        concurrency=1,
+        timeout_s=LIMIT_S,
+        reward_timeout_s=60,
+    )
+    async with workers(client, parts, ORCHESTRATOR_QUEUE):
+        async with orchestrator(client, parts):
+            evaluation = await client.start_workflow(
+                Evaluation.run, request, id=f"{run_id}/evaluation", task_queue=ORCHESTRATOR_QUEUE
+            )
+            await parts.reached[VALIDATION].wait()
+        await asyncio.sleep(ABSENT_S)
+        parts.night = False
+        async with orchestrator(client, parts):
+            report = await evaluation.result()
+    assert (report.scored, report.failed) == (2, 0)
+
+
+class AskedAtNight(Nightly):
+    """Groups die in mid-generation, and the run's question for more room is not answered either."""
+
+    @activity.defn(name="plan_dispatch")
+    async def plan_dispatch(self, request: DispatchPlanRequest) -> DispatchPlan:
+        if self.night and self.tags:
+            await asyncio.Event().wait()
+        return await super().plan_dispatch(request)
+
+
+@pytest.mark.timeout(90)
+async def test_a_run_neither_fails_nor_replaces_groups_that_live_on(
+    client: Client, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The absence is longer than a group may take, and than the run waits for its own calls."""
+    monkeypatch.setattr(settings, "SWEEP", timedelta(seconds=0.5))
+    monkeypatch.setattr(settings, "ABSENCE", timedelta(seconds=3))
+    monkeypatch.setattr(settings, "STORE_PATIENCE", timedelta(seconds=6))
+    parts = AskedAtNight()
+    parts.total_steps, parts.room_groups = 2, 2
+    config = minimal_config(group_timeout_s=LIMIT_S, deployment={"n_rollout_instances": 1})
+    async with workers(client, parts, ORCHESTRATOR_QUEUE):
+        async with orchestrator(client, parts):
+            run = await client.start_workflow(
+                TrainingRun.run, StartRun(config=config), id=run_id, task_queue=ORCHESTRATOR_QUEUE
+            )
+            await parts.reached[GENERATING].wait()
+            cut_short = set(parts.tags)
+        await asyncio.sleep(ABSENT_S)
+        parts.night = False
+        async with orchestrator(client, parts):
+            result = await run.result()
+            dropped = (await run.query(TrainingRun.status)).dropped
+    assert (result.phase, result.version, dropped) == (RunPhase.DONE, 2, {})
+    assert cut_short
+    assert cut_short <= set(parts.trained)
+    assert max(request.call for request in parts.generated) > 0
+
+
+async def test_an_absence_between_two_executions_of_a_run_counts_for_no_group(client: Client, run_id: str) -> None:
+    parts = ScriptedParts(instances=1)
+    admission = await parts.admit_run(AdmitRequest(run_id=run_id, config=minimal_config(), workflow_run_id=run_id))
+    parts.room_groups = 0
+    ledger = empty_ledger(parse_config(admission.config))
+    ledger.reserve(0, (GENERATING,))
+    now = datetime.now(UTC).timestamp()
+    state = RunState(
+        admission=admission, ledger=ledger.to_dict(), started_at={GENERATING: now - 7200}, seen_at=now - 7100
+    )
+    async with workers(client, parts):
+        run = await client.start_workflow(
+            TrainingRun.run,
+            StartRun(carried=state.model_dump(mode="json")),
+            id=run_id,
+            task_queue=ORCHESTRATOR_QUEUE,
+        )
+        (wait,) = (await run.query(TrainingRun.status)).waits
+        await run.terminate()
+    assert wait.deadline is not None
+    assert wait.deadline.timestamp() > now + 3000
