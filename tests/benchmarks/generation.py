@@ -7,9 +7,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from safetensors.torch import load_file, save_file
 from sqlalchemy import select
@@ -18,6 +20,7 @@ from psrl.activities.store.codec import decode_ids
 from psrl.schemas.ids import GroupId
 from psrl.schemas.tables import Group
 from tests.benchmarks.assembly import REPOSITORY, Assembly, Shape, assembled, engine_spec
+from tests.benchmarks.cpu_time import cpu_seconds
 from tests.support.runs import sums, write_jsonl
 from tests.support.tiny_model import make_tiny_model
 
@@ -72,22 +75,67 @@ async def measure_saturated() -> None:
         await compare("256-token answers, tiny model, 1 engine", long_shape(folder, 1, TINY), 32)
 
 
+@dataclass(frozen=True)
+class Played:
+    """What the whole path did, and the same work as a task for plain vLLM."""
+
+    tokens_per_s: float
+    control_cores: float
+    """Cores that everything but the engines was busy on."""
+    task: dict[str, Any]
+    prompts: list[list[int]]
+
+
 async def compare(text: str, shape: Shape, groups: int) -> None:
-    """Both in turn: neither has the other's engines beside it."""
+    """In turn: neither has the other's engines beside it. Virtual machines drift, so vLLM alone is measured before and
+    after; in between, beside a process that keeps another core as busy as the control plane did."""
+    ours = await _play(shape, groups)
+    alone = [await _offline(ours.task, ours.prompts, shape.instances)]
+    free = (psutil.cpu_count() or 1) - shape.instances
+    beside = await _beside_neighbour(ours, shape.instances, free) if free > 0 else None
+    alone.append(await _offline(ours.task, ours.prompts, shape.instances))
+    rates = " and ".join(f"{rate:.0f}" for rate in alone)
+    print(f"   {text} ({groups} groups of {shape.trajectories}, {shape.seqs} sequences per engine):")
+    print(f"      {ours.tokens_per_s:.0f} tokens/s against {rates} of LLM.generate alone:")
+    print(f"      ratio {ours.tokens_per_s * len(alone) / sum(alone):.2f}; goal for long answers {GOAL:.2f}")
+    print(f"      everything but the engines took {ours.control_cores:.2f} cores", flush=True)
+    if beside is not None:
+        print(f"      LLM.generate beside a process that takes as much: {beside:.0f} tokens/s", flush=True)
+
+
+async def _play(shape: Shape, groups: int) -> Played:
     async with assembled(shape) as assembly:
         await assembly.play(await assembly.draw(4 * shape.instances))
         drawn = await assembly.draw(groups)
-        prompts = await _prompts(assembly, drawn)
-        began = time.monotonic()
+        prompts = [ids for ids in await _prompts(assembly, drawn) for _ in range(shape.trajectories)]
         # As a run does: so many groups that every engine is full and a few wait.
         in_flight = 2 * shape.instances * shape.seqs // shape.trajectories
+        began, control = time.monotonic(), _control_seconds(assembly)
         reports = await assembly.play(drawn, wave=min(32, in_flight), in_flight=in_flight)
-        ours = sum(report.tokens for report in reports) / (time.monotonic() - began)
+        elapsed, tokens = time.monotonic() - began, sum(report.tokens for report in reports)
+        cores = (_control_seconds(assembly) - control) / elapsed
         spec, sampling = engine_spec(shape, assembly.config), assembly.sampling()
     task = {"spec": spec.model_dump(mode="json"), "sampling": sampling.model_dump(mode="json"), "warm_up": 32}
-    offline = await _offline(task, [ids for ids in prompts for _ in range(shape.trajectories)], shape.instances)
-    print(f"   {text} ({groups} groups of {shape.trajectories}, {shape.seqs} sequences per engine):")
-    print(f"      {ours:.0f} tokens/s against {offline:.0f} of LLM.generate: ratio {ours / offline:.2f}", flush=True)
+    return Played(tokens / elapsed, cores, task, prompts)
+
+
+def _control_seconds(assembly: Assembly) -> float:
+    """Processor seconds of everything but the engines, which are the hosts' children."""
+    engines = [child for host in assembly.hosts.values() for child in psutil.Process(host.pid).children(recursive=True)]
+    pids = {str(engine.pid): engine.pid for engine in engines}
+    return sum(cpu_seconds(assembly.pids()).values()) - sum(cpu_seconds(pids).values())
+
+
+async def _beside_neighbour(ours: Played, engines: int, free_cores: int) -> float:
+    share = min(ours.control_cores / free_cores, 1.0)
+    neighbour = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.benchmarks.neighbour", f"{share:.3f}", cwd=REPOSITORY
+    )
+    try:
+        return await _offline(ours.task, ours.prompts, engines)
+    finally:
+        neighbour.kill()
+        await neighbour.wait()
 
 
 async def _prompts(assembly: Assembly, groups: Sequence[GroupId]) -> list[list[int]]:
