@@ -19,7 +19,7 @@ from psrl.schemas.messages.run import RunPhase, RunStatus
 from psrl.workers.cli.commands import app
 from psrl.workers.cli.config_docs import document, leaves
 from psrl.workers.cli.follow import InPlace
-from psrl.workers.cli.progress import View, now_line, step_line
+from psrl.workers.cli.progress import Rate, View, now_line, step_line
 from psrl.workers.cli.runs import cause_of
 from psrl.workers.cli.status import outcome_line
 from psrl.workers.cli.train import read_config
@@ -274,6 +274,17 @@ def test_a_step_is_told_in_one_line() -> None:
     assert step_line(step, view) == (
         "step 5/80  reward 0.250  staleness 0.75  buffers 3/8  tokens/s 1,234  trainer idle 25%  gap 1.0e-06"
     )
+
+
+def test_a_rate_is_that_of_the_last_seconds_also_between_two_bursts_and_after_a_restart() -> None:
+    rate = Rate()
+    assert rate.add(0, 100) is None
+    assert [rate.add(second, total) for second, total in ((10, 300), (11, 300), (20, 300), (30, 300), (31, 300))] == [
+        *(20.0, 200 / 11, 10.0),
+        *(0.0, 0.0),
+    ]
+    assert rate.add(32, 5) is None
+    assert rate.add(33, 10) == 5.0
 
 
 def test_between_steps_the_run_says_what_it_waits_for() -> None:

@@ -22,8 +22,8 @@ from .runs import ledger_of, status_of
 
 WINDOW = 10
 """Steps over which idle share and reward are averaged."""
-
-
+RATE_WINDOW_S = 20.0
+"""Generation comes in bursts: between two looks there may be none."""
 STORE_S = 5.0
 """A server that hangs holds a query for ever."""
 
@@ -49,6 +49,23 @@ class View:
         return waited / (waited + busy) if waited + busy > 0 else None
 
 
+class Rate:
+    """What a counter rises by in a second, over the last `RATE_WINDOW_S`. A counter that fell has begun anew."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, now: float, total: int) -> float | None:
+        """`None` until two values are known."""
+        if self._seen and total < self._seen[-1][1]:
+            self._seen.clear()
+        self._seen.append((now, total))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= RATE_WINDOW_S:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        return (total - before) / (now - since) if now > since else None
+
+
 class Observer:
     """Looks at one run again and again. A part that does not answer is named in the view, not an error: the run goes
     on without us."""
@@ -59,7 +76,7 @@ class Observer:
         self._store: AsyncEngine = async_engine(stack.postgres_url, pool_size=1)
         self._coordinator = CoordinatorClient(stack.coordinator_address)
         self._next_buffer = 0
-        self._tokens: tuple[float, int] | None = None
+        self._tokens = Rate()
         self._view = View()
 
     async def look(self) -> View:
@@ -104,13 +121,10 @@ class Observer:
         return steps
 
     async def _measure_tokens(self) -> None:
-        """Of the hosts' own counters; a restarted host begins at zero, then one look is skipped."""
+        """Of the hosts' own counters."""
         fleet = await self._coordinator.fleet()
         total = sum(item.report.tokens_total for item in fleet.instances if item.report.run_id == self._run_id)
-        now, before = time.monotonic(), self._tokens
-        self._tokens = (now, total)
-        if before is not None and total >= before[1] and now > before[0]:
-            self._view.tokens_per_s = (total - before[1]) / (now - before[0])
+        self._view.tokens_per_s = self._tokens.add(time.monotonic(), total)
 
 
 def _trouble(silent: Sequence[str]) -> str:
