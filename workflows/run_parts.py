@@ -110,7 +110,12 @@ def _start_limit(config: Mapping[str, object]) -> timedelta:
 async def reopen(run: RunId, restored: Restored) -> None:
     await lifetime.execute_activity(
         signatures.reopen_run,
-        ReopenRun(run_id=run, admission=restored.admission, first_epoch=restored.first_epoch),
+        ReopenRun(
+            run_id=run,
+            admission=restored.admission,
+            first_epoch=restored.first_epoch,
+            workflow_run_id=workflow.info().first_execution_run_id,
+        ),
         summary="the run goes on",
         start_to_close_timeout=settings.SHORT,
         schedule_to_close_timeout=settings.STORE_PATIENCE,
@@ -143,6 +148,7 @@ async def open_trainer(run: RunId, config: RunConfig, hold: Hold, held: Callable
             summary="load the model, publish v0",
             patience=settings.TRAIN_PATIENCE,
             hold=hold,
+            takes_turns=False,  # of a run that has not begun, the user hears at once
         )
     )
     try:

@@ -23,10 +23,11 @@ TRAIN_HEARTBEAT = timedelta(seconds=20)
 TRAIN_PATIENCE = timedelta(hours=12)
 """One trainer stage, restarts of the trainer included."""
 HELD_PATIENCE = timedelta(hours=48)
-"""How long a trainer stage waits for room on a full disk: over a weekend's nights, within one workflow's history."""
+"""How long a trainer stage waits for room on a full disk, or for the end of another run: over a weekend's nights, within
+one workflow's history."""
 HELD_PAUSE = timedelta(seconds=10)
 HELD_PAUSE_MAX = timedelta(seconds=60)
-"""Between two looks at a full disk: the first in the first minute, the second from then on."""
+"""Between two looks at what holds a stage: the first in the first minute, the second from then on."""
 WEIGHTS_PATIENCE = timedelta(minutes=30)
 ADMISSION = timedelta(minutes=30)
 """Reading and tokenising a large data set."""

@@ -1,7 +1,8 @@
-"""One call of the trainer, held while its disk is full.
+"""One call of the trainer, held while its disk is full or while it serves another run.
 
 Called by `TrainStep` and `TrainingRun`. A stage that finds no room to write is no failure: it is tried again until
-there is room, and whoever called is told what is missing, since people must provide it.
+there is room, and whoever called is told what is missing, since people must provide it. Nor is it one that a run finds
+its trainer taken: after a crash of everything, a run that was started meanwhile may have asked first.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,7 +13,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from ..schemas.errors import StorageFull
+    from ..schemas.errors import InstanceBusy, StorageFull
     from ..schemas.ids import TRAINER_QUEUE
     from ..schemas.messages.base import Message
     from . import lifetime, settings
@@ -31,8 +32,10 @@ async def trainer_stage(
     patience: timedelta,
     hold: Hold,
     activity_id: str | None = None,
+    takes_turns: bool = True,
 ) -> Result:
-    """Its activity type is that of the signature. Fails when the disk stays full for `settings.HELD_PATIENCE`."""
+    """Its activity type is that of the signature. Fails when it is held for `settings.HELD_PATIENCE`, and at once for a
+    taken trainer unless it `takes_turns`."""
     held_since: float | None = None
     while True:
         try:
@@ -47,7 +50,7 @@ async def trainer_stage(
                 retry_policy=settings.STAGE,
             )
         except ActivityError as error:
-            missing = _missing_room(error)
+            missing = _missing(error, takes_turns)
             if missing is None:
                 raise
             if held_since is None:
@@ -63,7 +66,8 @@ async def trainer_stage(
             return result
 
 
-def _missing_room(error: ActivityError) -> str | None:
+def _missing(error: ActivityError, takes_turns: bool) -> str | None:
+    """What the stage waits for; `None`: it has failed."""
     cause = error.cause
-    full = isinstance(cause, ApplicationError) and cause.type == StorageFull.__name__
-    return str(cause.message) if isinstance(cause, ApplicationError) and full else None
+    held_by = {StorageFull.__name__} | ({InstanceBusy.__name__} if takes_turns else set())
+    return str(cause.message) if isinstance(cause, ApplicationError) and cause.type in held_by else None

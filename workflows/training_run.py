@@ -66,6 +66,7 @@ class TrainingRun:
         """When somebody ran this workflow again after it had been left alone for long; groups started before count for
         no judgement of the task."""
         self._admitted = self._paused = self._stopping = self._abandoning = False
+        self._has_instances = start.carried is not None
         self._unmarked: dict[str, list[GroupId]] = {}
         self._instances: dict[InstanceId, InstanceChanged] = {}
         if start.carried is not None:
@@ -202,6 +203,7 @@ class TrainingRun:
         await self._record()
         with self._waits.during("the trainer to load the model", "the trainer", limit, "the run fails"):
             await run_parts.open_trainer(self._run_id, self._config, self._hold, lambda: self._held is not None)
+        self._has_instances = True
         await run_parts.start_instances(self._run_id, self._config, version)
         what = f"the first rollout instance to serve version {version}"
         with self._waits.during(what, "the rollout hosts", limit, "the run fails"):
@@ -417,9 +419,11 @@ class TrainingRun:
         with self._waits.during(
             "trainer and instances to be given back", "their hosts", settings.LEASE, "they end with their leases"
         ):
-            await run_parts.stop_instances(self._run_id, self._config)
+            if self._has_instances:
+                await run_parts.stop_instances(self._run_id, self._config)
             await run_parts.close_trainer(self._run_id)
-            await run_parts.instances_stopped(self._instances, self._config)
+            if self._has_instances:
+                await run_parts.instances_stopped(self._instances, self._config)
 
     async def _record(self) -> None:
         await run_parts.record(self.status())

@@ -49,6 +49,8 @@ async def reopen_run(engine: AsyncEngine, request: ReopenRun) -> None:
     values = {**admission, "phase": RunPhase.STARTING.value, "reason": "", "finished_at": None}
     if request.first_epoch is not None:
         values["first_epoch"] = request.first_epoch
+    if request.workflow_run_id:
+        values["workflow_run_id"] = request.workflow_run_id
     async with engine.begin() as connection:
         await connection.execute(update(Run).where(Run.run_id == request.run_id).values(values))
 

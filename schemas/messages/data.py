@@ -84,6 +84,9 @@ class ReopenRun(Message):
     admission: Admission
     first_epoch: int | None = None
     """Given when changed data were accepted."""
+    workflow_run_id: str = ""
+    """The execution that takes the run up: what worker processes keep of it in memory is of the one before, for example
+    a reward function that was repaired meanwhile."""
 
 
 class DrawRequest(Message):

@@ -19,6 +19,7 @@ from psrl.workflows.training_run import TrainingRun
 from tests.support.scripted_parts import ScriptedParts, minimal_config
 
 FULL = "/disk: No space left on device: 100 bytes are needed, 7 are free"
+TAKEN = "the trainer serves run 'other'"
 
 
 def full() -> ApplicationError:
@@ -80,6 +81,16 @@ class FullDisk(ScriptedParts):
 
     async def on_advantages(self, request: StepRequest) -> None:
         self.write("both")
+
+
+class Taken(FullDisk):
+    """The trainer serves another run meanwhile."""
+
+    def write(self, stage: str) -> None:
+        if stage == self.at and self.left:
+            self.left -= 1
+            self.failures += 1
+            raise ApplicationError(TAKEN, type="InstanceBusy", non_retryable=True)
 
 
 def first_step(run_id: str) -> StartStep:
@@ -147,3 +158,33 @@ async def test_a_run_says_what_is_missing_while_its_first_or_last_write_finds_no
                 await asyncio.sleep(0.05)
         result = await run.result()
     assert (result.phase, result.checkpoint) == (RunPhase.DONE, "checkpoint")
+
+
+@pytest.mark.parametrize("at", ["update", "publish v2", "checkpoint complete"])
+async def test_a_run_that_finds_its_trainer_taken_waits_for_its_turn(client: Client, run_id: str, at: str) -> None:
+    """After a crash of everything another run may have asked the trainer first."""
+    parts = Taken(at, times=1)
+    parts.tags = {}
+    async with parts.workers(client):
+        run = await client.start_workflow(
+            TrainingRun.run, StartRun(config=minimal_config()), id=run_id, task_queue=ORCHESTRATOR_QUEUE
+        )
+        async with asyncio.timeout(30):
+            while TAKEN not in (await run.query(TrainingRun.status)).waiting_for:  # noqa: ASYNC110 (told only when asked)
+                await asyncio.sleep(0.05)
+        result = await run.result()
+    assert (result.phase, result.version) == (RunPhase.DONE, 2)
+    assert parts.failures == 1
+
+
+async def test_a_run_that_cannot_have_the_trainer_at_its_start_fails_at_once(client: Client, run_id: str) -> None:
+    """It has started no instance, and waits for none to be given back."""
+    parts = Taken("publish v0", times=1)
+    parts.tags = {}
+    async with parts.workers(client):
+        run = await client.start_workflow(
+            TrainingRun.run, StartRun(config=minimal_config()), id=run_id, task_queue=ORCHESTRATOR_QUEUE
+        )
+        with pytest.raises(WorkflowFailureError) as failure:
+            await asyncio.wait_for(run.result(), settings.LEASE.total_seconds() / 2)
+    assert TAKEN in str(failure.value.cause)
