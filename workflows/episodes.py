@@ -167,8 +167,6 @@ class Episodes:
         elif self._lifetime.over:
             waited = cause.type.name.lower() if isinstance(cause, ActivityTimeout) and cause.type else "deadline"
             trajectory.fail(f"not finished before the group's deadline ({waited})")
-        elif isinstance(cause, ActivityTimeout):
-            self._lifetime.watch()
 
     # --- routing -----------------------------------------------------------------------------------------------------
 
@@ -244,7 +242,6 @@ class Episodes:
                     cause = f"scoring: {error.cause}"
                     scores = [Score(index=index, outcome=ScoreOutcome.FAILED, error=cause) for index in indices]
                     break
-                self._lifetime.watch()
                 call += 1
         for score in scores:
             self._settle(score)

@@ -147,7 +147,10 @@ async def test_a_group_nobody_works_for_fails_within_twice_its_deadline(client: 
     assert LIMIT_S - 1 < lived_s < 2 * LIMIT_S + 4
 
 
-async def test_a_group_of_which_no_call_times_out_has_no_timer(client: Client, run_id: str) -> None:
+async def test_a_group_that_is_never_silent_for_long_has_no_timer(
+    client: Client, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "ABSENCE", timedelta(minutes=3))
     parts = Nightly()
     parts.night = False
     async with workers(client, parts):
