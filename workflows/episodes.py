@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
@@ -199,10 +199,10 @@ class Episodes:
                 signatures.route,
                 request,
                 schedule_to_close_timeout=settings.SHORT,
-                retry_policy=settings.QUICK,
+                retry_policy=settings.LOCAL,
             )
-        except ActivityError as error:
-            if is_cancelled_exception(error):
+        except FailureError as error:  # of a local activity, also what it raised itself
+            if is_cancelled_exception(error) or (isinstance(error, ApplicationError) and error.non_retryable):
                 raise
             return ()
         return result.placements
