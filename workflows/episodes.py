@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
@@ -167,8 +167,6 @@ class Episodes:
         elif self._lifetime.over:
             waited = cause.type.name.lower() if isinstance(cause, ActivityTimeout) and cause.type else "deadline"
             trajectory.fail(f"not finished before the group's deadline ({waited})")
-        elif isinstance(cause, ActivityTimeout):
-            self._lifetime.watch()
 
     # --- routing -----------------------------------------------------------------------------------------------------
 
@@ -201,10 +199,10 @@ class Episodes:
                 signatures.route,
                 request,
                 schedule_to_close_timeout=settings.SHORT,
-                retry_policy=settings.QUICK,
+                retry_policy=settings.LOCAL,
             )
-        except ActivityError as error:
-            if is_cancelled_exception(error):
+        except FailureError as error:  # of a local activity, also what it raised itself
+            if is_cancelled_exception(error) or (isinstance(error, ApplicationError) and error.non_retryable):
                 raise
             return ()
         return result.placements
@@ -244,7 +242,6 @@ class Episodes:
                     cause = f"scoring: {error.cause}"
                     scores = [Score(index=index, outcome=ScoreOutcome.FAILED, error=cause) for index in indices]
                     break
-                self._lifetime.watch()
                 call += 1
         for score in scores:
             self._settle(score)

@@ -3,11 +3,11 @@ costs next to nothing.
 
 Used by `Episodes` for a group and by every call with a patience of its own, since the server measures the timeouts of
 activities with its own clock: after an absence they have all run out. Promises: an absence of any length costs at most
-one slice; no event in the history as long as no call has timed out; whatever happens, it ends (L11).
+one slice; no event in the history before the first silence of more than a slice; whatever happens, it ends (L11).
 
 A workflow sees only the moments in which it acts. A long silence between two of them is one long call or an absence,
-and counts for one slice at most; after the first call that timed out a timer breaks the silence, so from then on all
-that lies beyond a slice is known to be an absence. Without any, a limit may be granted almost twice, never more.
+and counts for one slice at most; after the first a timer breaks the silence, so from then on all that lies beyond a
+slice is known to be an absence. Without any, a limit may be granted almost twice, never more, however its calls end.
 """
 
 import asyncio
@@ -38,8 +38,10 @@ class Lifetime:
     def left(self) -> timedelta:
         """Reading it is what makes a moment known: the more often, the more exact."""
         now = workflow.now()
-        self._left -= min(now - self._seen, self._slice)
-        self._seen = now
+        silence, self._seen = now - self._seen, now
+        self._left -= min(silence, self._slice)
+        if silence > self._slice and self._ticker is None:
+            self._ticker = asyncio.create_task(self._tick())
         return max(self._left, NOTHING)
 
     @property
@@ -51,16 +53,12 @@ class Lifetime:
         """Of a call. At least a second, so that one at the very end fails by its own timeout and is judged."""
         return max(self.left, timedelta(seconds=1))
 
-    def watch(self) -> None:
-        """After a call that timed out, which an absence may have caused: from now on exact to a slice."""
-        if self._ticker is None:
-            self._ticker = asyncio.create_task(self._tick())
-
     def close(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
 
     async def _tick(self) -> None:
+        """From now on exact to a slice."""
         while not self.over:
             await workflow.sleep(self._slice)
 
@@ -90,6 +88,5 @@ async def execute_activity(
             except ActivityError as error:
                 if not ran_out(error) or lifetime.over:
                     raise
-                lifetime.watch()
     finally:
         lifetime.close()

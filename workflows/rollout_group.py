@@ -8,7 +8,7 @@ from datetime import timedelta
 from statistics import fmean
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from ..activities import signatures
@@ -75,19 +75,21 @@ class RolloutGroup:
         )
 
     async def _tell_run(self, report: GroupReport) -> None:
-        """By a local activity: a signal command would cost another workflow task and four events. A report that does
-        not arrive is fetched by the run's sweep."""
+        """By a local activity: a signal command would cost another workflow task and four events. It may have to wait
+        for a place among many held route calls; a report that does not arrive until then is fetched by the run's
+        sweep."""
         try:
             await workflow.execute_local_activity(
                 signatures.tell_run,
                 TellRun(run_workflow_id=self._start.run_workflow_id, report=report),
-                schedule_to_close_timeout=settings.SHORT,
-                retry_policy=settings.QUICK,
+                start_to_close_timeout=settings.SHORT,
+                schedule_to_close_timeout=settings.SWEEP,
+                retry_policy=settings.LOCAL,
             )
-        except ActivityError as error:
+        except FailureError as error:  # of a local activity, also what it raised itself
             if is_cancelled_exception(error):
                 raise
-            workflow.logger.warning("run %s was not told: %s", self._start.run_workflow_id, error.cause)
+            workflow.logger.warning("run %s was not told: %s", self._start.run_workflow_id, error.cause or error)
 
     def _trace(self, report: GroupReport) -> str:
         lines = [_markdown(trajectory) for trajectory in self._episodes.trajectories]

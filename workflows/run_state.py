@@ -24,6 +24,8 @@ class RunState(Message):
     """Start of every live group that is not complete, seconds since the epoch by workflow time."""
     seen_at: float = 0.0
     """When somebody last ran the workflow: an absence may fall between two executions."""
+    back_at: float = 0.0
+    """When it was run again after the last absence: what began before that says nothing about the task."""
     instances: dict[InstanceId, InstanceChanged] = {}
     dropped: dict[str, int] = {}
     """Groups given up so far, by reason."""

@@ -44,6 +44,14 @@ QUICK = RetryPolicy(
     initial_interval=timedelta(milliseconds=200), backoff_coefficient=2, maximum_interval=timedelta(seconds=5)
 )
 """Idempotent calls that are repeated until their schedule-to-close timeout."""
+LOCAL = RetryPolicy(
+    initial_interval=QUICK.initial_interval,
+    backoff_coefficient=QUICK.backoff_coefficient,
+    maximum_interval=QUICK.maximum_interval,
+    maximum_attempts=6,
+)
+"""Local activities, for some seconds: between their attempts the SDK heeds no schedule-to-close timeout, and without a
+number of attempts they are repeated for ever."""
 STAGE = RetryPolicy(
     initial_interval=QUICK.initial_interval,
     backoff_coefficient=QUICK.backoff_coefficient,

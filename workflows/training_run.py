@@ -483,7 +483,7 @@ class TrainingRun:
         self._ledger = Ledger.from_dict(state.ledger)
         self._instances.update(state.instances)
         self._paused, self._stopping = state.paused, state.stopping
-        self._seen_at = state.seen_at or self._seen_at
+        self._seen_at, self._back_at = state.seen_at or self._seen_at, state.back_at
         self._dispatcher = Dispatcher(self._run_id, self._config, self._ledger, state)
         self._admitted, self._phase = True, RunPhase.RUNNING
         workflow.set_current_details(f"step {self._ledger.version} of {state.admission.total_steps}")
@@ -497,6 +497,7 @@ class TrainingRun:
                 "redraw": tuple(self._dispatcher.redraw),
                 "started_at": self._dispatcher.started_at,
                 "seen_at": workflow.time(),
+                "back_at": self._back_at,
                 "instances": self._instances,
                 "paused": self._paused,
                 "stopping": self._stopping,

@@ -19,13 +19,14 @@ from temporalio.testing import ActivityEnvironment
 
 from psrl.schemas.errors import EngineUnavailable, InvariantViolated, StaleAttempt
 from psrl.schemas.ids import GroupId
-from psrl.schemas.messages.rollout import GenerateRequest, GenerateResult, InstanceCommand, SegmentEnd
+from psrl.schemas.messages.rollout import GenerateRequest, GenerateResult, InstanceCommand, SegmentEnd, TrajectoryRef
 from psrl.workers.rollout import generate as generate_module
 from psrl.workers.rollout.activities import RolloutActivities
 from tests.support.rollout import (
     INSTANCE,
     PROMPT,
     RUN,
+    SPEC,
     Bench,
     add_group,
     call,
@@ -192,6 +193,24 @@ async def test_a_drain_lets_running_turns_finish(bench: Bench, script: Script) -
     assert not drain.done()
     await bench.engine.allow(10)
     assert (await running).end is SegmentEnd.LENGTH
+    await drain
+
+
+async def test_a_drain_sends_what_is_queued_elsewhere_at_once(bench: Bench, store: AsyncEngine, script: Script) -> None:
+    script.manual = True
+    group = GroupId("000001")
+    await add_group(store, trajectories=SPEC.max_num_seqs + 1, group=group)
+    running = []
+    for index in range(SPEC.max_num_seqs + 1):
+        ref = TrajectoryRef(run_id=RUN, group_id=group, index=index)
+        running.append(asyncio.create_task(run(bench, call().model_copy(update={"trajectory": ref}))))
+        await bench.engine.until_running(index + 1)
+    drain = asyncio.create_task(bench.host.pause(RUN, interrupt=False))
+    async with asyncio.timeout(5):
+        assert (await running[-1]).end is SegmentEnd.INTERRUPTED
+    assert not any(task.done() for task in [drain, *running[:-1]])
+    await bench.engine.allow(10 * SPEC.max_num_seqs)
+    assert {result.end for result in await asyncio.gather(*running[:-1])} == {SegmentEnd.LENGTH}
     await drain
 
 

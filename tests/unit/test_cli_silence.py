@@ -12,10 +12,11 @@ import yaml
 from typer.testing import CliRunner
 
 from psrl.activities.store import reach
+from psrl.schemas.errors import StoreRevisionMismatch
 from psrl.schemas.ids import InstanceId
 from psrl.schemas.silence import why_silent
 from psrl.schemas.stack import STACK_FILE, Stack
-from psrl.workers.cli import listed, runs
+from psrl.workers.cli import listed, runs, status
 from psrl.workers.cli.commands import app
 from tests.support.child import free_port
 
@@ -90,13 +91,24 @@ def test_a_server_that_does_not_answer_is_named_with_what_to_do(
 async def test_without_temporal_the_list_says_that_its_phases_are_the_last_ones_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from psrl.workers.cli import status
-
     monkeypatch.setattr(listed, "PATIENCE_S", 0.1)
     monkeypatch.setattr(status, "stored_runs", lambda url: [listed.StoredRun("demo", "running", 3)])
     told = await status.stack_status(write_stack(tmp_path, free_port()))
     assert told["runs"] == {"demo": "running, 3 steps"}
     assert "the last that the store heard of: Temporal at 127.0.0.1:" in told["trouble"]
+
+
+async def test_the_parts_are_shown_also_while_the_store_has_no_tables_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As between the first start of PostgreSQL and its migration."""
+
+    def stored_runs(url: str) -> list[listed.StoredRun]:
+        raise StoreRevisionMismatch("it does not have the tables")
+
+    monkeypatch.setattr(status, "stored_runs", stored_runs)
+    told = await status.stack_status(write_stack(tmp_path, free_port()))
+    assert (told["parts"], told["runs"], told["trouble"]) == ({}, {}, "it does not have the tables")
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,10 @@ async def test_a_group_nobody_works_for_fails_within_twice_its_deadline(client: 
     assert LIMIT_S - 1 < lived_s < 2 * LIMIT_S + 4
 
 
-async def test_a_group_of_which_no_call_times_out_has_no_timer(client: Client, run_id: str) -> None:
+async def test_a_group_that_is_never_silent_for_long_has_no_timer(
+    client: Client, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "ABSENCE", timedelta(minutes=3))
     parts = Nightly()
     parts.night = False
     async with workers(client, parts):
@@ -244,3 +247,31 @@ async def test_an_absence_between_two_executions_of_a_run_counts_for_no_group(cl
         await run.terminate()
     assert wait.deadline is not None
     assert wait.deadline.timestamp() > now + 3000
+
+
+async def test_what_an_absence_cost_says_nothing_about_the_task_in_the_next_execution_either(
+    client: Client, run_id: str
+) -> None:
+    parts = ScriptedParts(instances=1)
+    config = minimal_config(max_consecutive_failures=1)
+    admission = await parts.admit_run(AdmitRequest(run_id=run_id, config=config, workflow_run_id=run_id))
+    parts.room_groups = 0
+    ledger = empty_ledger(parse_config(admission.config))
+    ledger.reserve(0, (GENERATING, SCORING))
+    now = datetime.now(UTC).timestamp()
+    state = RunState(
+        admission=admission,
+        ledger=ledger.to_dict(),
+        started_at={GENERATING: now - 20, SCORING: now},
+        seen_at=now,
+        back_at=now - 10,
+    )
+    async with workers(client, parts):
+        run = await client.start_workflow(
+            TrainingRun.run, StartRun(carried=state.model_dump(mode="json")), id=run_id, task_queue=ORCHESTRATOR_QUEUE
+        )
+        await run.signal(TrainingRun.group_report, GroupReport(group_id=GENERATING, outcome=GroupOutcome.FAILED))
+        assert (await run.query(TrainingRun.status)).phase is RunPhase.RUNNING
+        await run.signal(TrainingRun.group_report, GroupReport(group_id=SCORING, outcome=GroupOutcome.FAILED))
+        assert (await run.query(TrainingRun.status)).phase is RunPhase.FAILED
+        await run.terminate()

@@ -1,11 +1,13 @@
 """One group's trajectories as concurrent state machines."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 
 from psrl.schemas.errors import InvariantViolated
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId, RunId, group_workflow
@@ -59,6 +61,35 @@ async def test_a_group_reports_complete_with_its_mean_reward_and_scores_once(cli
     parts = ScriptedParts()
     report = await play(client, parts, start(run_id))
     assert (report.outcome, report.reward_mean, report.tokens, report.segments) == (GroupOutcome.COMPLETE, 0.5, 6, 2)
+
+
+async def test_a_group_ends_though_its_run_cannot_be_told(
+    client: Client, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's sweep then fetches the report of a group that has ended."""
+    told: list[GroupReport] = []
+
+    async def signal(handle: WorkflowHandle[Any, Any], name: str, report: GroupReport) -> None:
+        told.append(report)
+        raise RPCError("refused", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
+
+    monkeypatch.setattr(WorkflowHandle, "signal", signal)
+    async with asyncio.timeout(30):
+        report = await play(client, ScriptedParts(), start(run_id))
+    assert set(told) == {report}
+    assert len(told) > 1
+
+
+async def test_a_group_ends_at_its_deadline_though_no_coordinator_answers(client: Client, run_id: str) -> None:
+    class Unrouted(ScriptedParts):
+        @activity.defn(name="route")
+        async def route(self, request: RouteRequest) -> RouteResult:
+            raise ApplicationError("nobody there", type="Unreachable")
+
+    async with asyncio.timeout(30):
+        report = await play(client, Unrouted(), start(run_id, timeout_s=3))
+    assert report.outcome is GroupOutcome.FAILED
+    assert "had room before the deadline" in report.reason
 
 
 async def test_every_trajectory_samples_with_its_own_seed_also_after_an_interruption(

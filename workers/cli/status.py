@@ -5,7 +5,7 @@ from typing import Any
 
 from temporalio.client import Client
 
-from ...schemas.errors import RunUnknown, Unreachable
+from ...schemas.errors import PsrlError, RunUnknown
 from ...schemas.stack import Stack
 from ..report.make import load
 from ..report.page import number
@@ -61,11 +61,11 @@ async def stack_status(stack: Stack) -> dict[str, Any]:
     }
     try:
         stored = stored_runs(stack.postgres_url)
-    except Unreachable as error:
+    except PsrlError as error:
         return told | {"runs": {}, "trouble": str(error)}
     try:
         return told | {"runs": as_they_are(stored, await executions(stack, stored))}
-    except Unreachable as error:
+    except PsrlError as error:
         last_words = {run.run_id: f"{run.phase}, {run.steps} steps" for run in stored}
         return told | {"runs": last_words, "trouble": f"the phases are the last that the store heard of: {error}"}
 

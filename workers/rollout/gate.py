@@ -42,6 +42,10 @@ class Gate:
         """Requests inside that expect something of the engine, and not of the store."""
         return len(self._inside) - self._storing
 
+    def queued(self, slots: int) -> list[str]:
+        """Requests inside for which an engine of so many slots has none yet: it takes them in the order they came."""
+        return list(self._inside)[slots:]
+
     def open(self) -> None:
         self._open.set()
 

@@ -277,8 +277,12 @@ class Host:
         self._to(InstanceState.PAUSING)
         try:
             async with asyncio.timeout(INTERRUPT_TIMEOUT_S if interrupt else None):
-                await self._set_paused(True, interrupt)
                 assert self._engine is not None
+                assert self._spec is not None
+                # A drain starts none of them: here they would wait for its end, elsewhere there may be a free slot.
+                if queued := self.gate.queued(self._spec.max_num_seqs):
+                    await self._engine.abort(queued)
+                await self._set_paused(True, interrupt)
                 await self.gate.settle(self._engine)
         except Exception as error:
             reason = self._fault or f"the engine could not be paused: {error!r}"
