@@ -189,18 +189,18 @@ async def test_the_tail_of_the_data_is_left_by_rule_and_the_order_does_not_begin
         assert (await promises_hold(store, small.run_id)).statuses == {"trained": 2}
 
 
-PROMPTS, KILLS = 200, 10
+PROMPTS, KILLS = 1000, 10
 
 
-@pytest.mark.parametrize("prompts", [PROMPTS, pytest.param(1000, marks=pytest.mark.nightly)])
+@pytest.mark.timeout(480)
 async def test_a_run_killed_ten_times_trains_every_prompt_once_and_loses_no_long_answer(
-    open_stack: OpenStack, store: AsyncEngine, prompts: int
+    open_stack: OpenStack, store: AsyncEngine
 ) -> None:
     """106, NeMo-RL PR#3599: the cursor ran ahead of training, and long rollouts were lost."""
-    batch = prompts // 20
+    batch = PROMPTS // 20
     script = Script(stop_after=9, token_s=0.01)
     async with open_stack(script=script) as small:
-        rows = numbered(prompts, random.Random(1))
+        rows = numbered(PROMPTS, random.Random(1))
         config = small.config(
             rows,
             psrl={"staleness": 1, "staleness_buffer_entries": batch, "rollout_n": 1},
@@ -219,7 +219,7 @@ async def test_a_run_killed_ten_times_trains_every_prompt_once_and_loses_no_long
         async with store.connect() as connection:
             found = (await connection.execute(text(trained), {"run": small.run_id})).all()
         undisturbed = Counter(_answer(len(ids_of(row["prompt"])), 9, 12) for row in rows)
-    assert Counter(row for row, _ in found) == Counter(range(prompts))
+    assert Counter(row for row, _ in found) == Counter(range(PROMPTS))
     assert Counter(tokens for _, tokens in found) == undisturbed
 
 
