@@ -189,6 +189,26 @@ async def test_the_tail_of_the_data_is_left_by_rule_and_the_order_does_not_begin
         assert (await promises_hold(store, small.run_id)).statuses == {"trained": 2}
 
 
+async def test_over_long_prompts_leave_no_gap_in_a_batch(open_stack: OpenStack, store: AsyncEngine) -> None:
+    """129, rllm PR#280, PR#275; trl#3569, PR#5299: skipped and counted, and the batch is refilled."""
+    rows = numbered(8)
+    for long in (1, 2, 5):
+        rows[long]["prompt"] = "1" * 3302
+    async with open_stack(instances=1) as small:
+        config = small.config(
+            rows,
+            data={"shuffle": False, "max_prompt_length": 24, "max_response_length": 12},
+            psrl={"staleness": 1, "staleness_buffer_entries": 2},
+            trainer={"total_training_steps": None, "total_epochs": 1},
+        )
+        assert (await small.run(config)).phase is RunPhase.DONE
+        assert sorted(row for taken in await rows_by_buffer(store, small) for row in taken) == [0, 3, 4, 6]
+        assert (await promises_hold(store, small.run_id)).batches == 2
+        skipped = "select skipped_too_long from runs where run_id = :run"
+        async with store.connect() as connection:
+            assert await connection.scalar(text(skipped), {"run": small.run_id}) == 3
+
+
 PROMPTS, KILLS = 1000, 10
 
 
