@@ -3,14 +3,20 @@ process ends although a call hangs."""
 
 import asyncio
 import inspect
+import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from .load import RewardFunction
 
+log = logging.getLogger(__name__)
+
 LOOP_ANSWERS_WITHIN_S = 1.0
 """An event loop that does not answer for so long is blocked by the function it runs."""
+LAG_LOOK_S = 0.1
+"""How often a loop looks when it last had a turn."""
 
 
 def call_in_thread(function: RewardFunction, argument: object) -> "asyncio.Future[Any]":
@@ -54,6 +60,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._loop.call_soon(self._look, time.monotonic())
         threading.Thread(target=self._loop.run_forever, name="reward-loop", daemon=True).start()
 
     def submit(self, function: RewardFunction, argument: object) -> "asyncio.Future[Any]":
@@ -67,3 +74,14 @@ class LoopThread:
     def ping(self) -> "asyncio.Future[None]":
         """Done as soon as the loop has time for something else than what it runs now."""
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop))
+
+    def _look(self, last: float) -> None:
+        """On the loop itself: between two looks it had no turn for so long."""
+        now = time.monotonic()
+        if now - last > LOOP_ANSWERS_WITHIN_S:
+            log.error(
+                "the async reward blocked its event loop for %.1f s: no other call went on meanwhile; a reward must "
+                "await what is slow, or be sync",
+                now - last,
+            )
+        self._loop.call_later(LAG_LOOK_S, self._look, now)

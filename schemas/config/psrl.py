@@ -79,6 +79,11 @@ class GroupPostProcess(Section):
     of the task, not bad luck."""
 
 
+MAX_LIVE_GROUPS = 10_000
+"""A run carries its live groups from execution to execution in one payload, of which Temporal takes 2 MB at most: each
+costs about 50 bytes there, and about 100 where an ended run is taken up again."""
+
+
 class PsrlSection(Section):
     staleness: int = Field(default=0, ge=0)
     """eta: a group tagged V may be trained in buffers V..V+eta. 0 is fully synchronous."""
@@ -110,6 +115,15 @@ class PsrlSection(Section):
         """N': trajectories started per group."""
         extra = self.rollout_coordination.redundant_rollout
         return (extra.redundant_rollout_n if extra.enable else None) or self.rollout_n
+
+    @model_validator(mode="after")
+    def _live_groups_fit_a_payload(self) -> Self:
+        if (live := (self.staleness + 1) * self.offered_groups) > MAX_LIVE_GROUPS:
+            raise ValueError(
+                f"psrl.staleness={self.staleness} with {self.offered_groups} groups offered per buffer may hold {live} "
+                f"groups at once; allowed: (staleness + 1) * groups up to {MAX_LIVE_GROUPS}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _redundancy_only_adds(self) -> Self:

@@ -90,7 +90,7 @@ def test_the_quick_start_learns_while_generation_and_training_overlap(
     first = metrics[0][0]["log_probs"]
     assert first["gap_max_abs"] < 1e-4, "under the same weights engine and trainer agree"
     for (step,) in metrics:
-        assert step["log_probs"]["engine_gap_mean_abs"] < 1e-4, step["log_probs"]
+        assert step["log_probs"]["engine_gap_mean_abs"] < 1e-5, step["log_probs"]  # field report 42
     assert f"run {run} (done): every promise holds" in psrl(home, "audit", run)
 
 

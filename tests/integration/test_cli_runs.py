@@ -2,14 +2,18 @@
 
 import asyncio
 import json
+import os
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from temporalio import workflow
@@ -163,6 +167,26 @@ def test_a_run_is_started_steered_and_followed_to_its_end(running: Stack, config
     assert (running.home / "reports" / "life.html").exists()
     assert "phase: stopped" in said(psrl(running, "status", "life"))
     assert "life: stopped, 2 steps" in said(psrl(running, "status"))
+
+
+def test_the_command_ends_with_its_children_within_5_s_of_its_run(running: Stack, config: Path) -> None:
+    """Field report 24: a script that does not exit. Here as a process of its own, as people start it."""
+    command = [sys.executable, "-m", "psrl.workers.cli.main", "train", str(config), "--run", "ends", "--no-up"]
+    environment = os.environ | {"PSRL_HOME": str(running.home)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "run ends started" in process.stdout.readline()
+        engine = sync_engine(running.postgres_url)
+        add_run(engine, "ends", phase="stopped")
+        add_step(engine, step_report(0, run="ends", reward=0.25, published=3, waited=1))
+        engine.dispose()
+        children = psutil.Process(process.pid).children(recursive=True)
+        said(psrl(running, "stop", "ends"))
+        ended = time.monotonic()
+        told, _ = process.communicate(timeout=60)
+        assert time.monotonic() - ended < 5
+    assert (process.returncode, "ends stopped: reward" in told) == (0, True)
+    assert [child for child in children if child.is_running()] == []
 
 
 def test_a_run_that_was_stopped_is_resumed_and_one_that_is_done_is_not(running: Stack, config: Path) -> None:

@@ -182,6 +182,10 @@ async def test_interrupted_before_the_first_token_stores_nothing(
     result = await first
     assert (result.end, result.tokens, result.versions) == (SegmentEnd.INTERRUPTED, 0, ())
     assert await stored_segments(store) == []
+    await bench.sync(version=2)
+    await bench.engine.allow(100)
+    await run(bench, call(number=1))
+    assert {segment.version for segment in await stored_segments(store)} == {2}, "field report 31: none without"
 
 
 async def test_a_drain_lets_running_turns_finish(bench: Bench, script: Script) -> None:

@@ -60,6 +60,19 @@ async def trained(store: AsyncEngine, small: SmallStack) -> Counter[tuple[int, i
         return Counter((epoch, row) for epoch, row in rows)
 
 
+async def redrawn(store: AsyncEngine, small: SmallStack) -> tuple[int, int]:
+    """Groups of a prompt that was drawn before in its epoch, and their segments from before they were drawn or of a
+    version before their tag."""
+    query = """with again as (
+            select g.* from groups g join groups f using (run_id, purpose, epoch, row)
+            where run_id = :run and purpose = 'train' and f.group_id < g.group_id)
+        select (select count(distinct group_id) from again), (select count(*) from segments s join again a
+            using (run_id, group_id) where s.version < a.version_tag or s.started_at < a.created_at)"""
+    async with store.connect() as connection:
+        groups, segments = (await connection.execute(text(query), {"run": small.run_id})).one()
+    return groups, segments
+
+
 async def at_version(small: SmallStack, version: int) -> bool:
     return (await small.status()).version >= version
 
@@ -80,6 +93,9 @@ async def test_a_run_stopped_again_and_again_trains_every_prompt_once_per_epoch(
         counts = await trained(store, small)
         assert counts == Counter({(epoch, row): 1 for epoch in (0, 1) for row in range(PROMPTS)})
         await promises_hold(store, small.run_id)
+        drawn_again, old_tokens = await redrawn(store, small)
+        assert drawn_again > 0 or not now
+        assert old_tokens == 0, "field report 32: a prompt drawn again starts afresh"
         told = await refusal(await resume(small))
     assert told == f"NothingToResume: run {small.run_id!r} is done: all 12 steps were trained"
 

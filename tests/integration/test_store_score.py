@@ -1,7 +1,10 @@
 """Scoring against the real store: stored once, and a failure is never 0.0."""
 
 import asyncio
+import re
+import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +103,24 @@ async def test_a_hanging_reward_fails_alone(run: ScoredRun) -> None:
     await run.open("hangs_on_x", "a", "x", "b", timeout_s=0.3)
     assert [item.reward for item in await run.score(0, 1, 2)] == [1.0, None, 1.0]
     assert (await run.stored())[1] == ("failed", None, "no result within reward.timeout_s=0.3")
+
+
+async def test_a_reward_that_blocks_its_loop_for_ten_seconds_stops_no_heartbeat_and_raises_an_alarm(
+    run: ScoredRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Field report 8."""
+    await run.open("blocks_ten_seconds", "a", timeout_s=60)
+    environment, beats = ActivityEnvironment(), [time.monotonic()]
+    environment.on_heartbeat = lambda *_: beats.append(time.monotonic())
+    request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,))
+    result = await environment.run(Rewards(run.engine).score, request)
+    beats.append(time.monotonic())
+    assert [item.reward for item in result.scores] == [1.0]
+    assert beats[-1] - beats[0] >= 10
+    assert max(later - earlier for earlier, later in pairwise(beats)) < 6, "twice the interval of heartbeats"
+    (alarm,) = (record for record in caplog.records if "blocked its event loop for" in record.message)
+    (lag,) = re.findall(r"for ([\d.]+) s", alarm.message)
+    assert (alarm.levelname, 10 <= float(lag) < 12) == ("ERROR", True)
 
 
 async def test_a_cancelled_score_stores_nothing(run: ScoredRun) -> None:

@@ -73,6 +73,12 @@ async def blocks_on_x_async(sample: RewardSample) -> float:
     return 1.0
 
 
+async def blocks_ten_seconds(sample: RewardSample) -> float:
+    """Within every time limit, and nothing else runs on its loop meanwhile."""
+    threading.Event().wait(10)
+    return 1.0
+
+
 def exits(sample: RewardSample) -> float:
     raise SystemExit("reward ends the process")
 

@@ -34,6 +34,7 @@ from psrl.schemas.weights import WeightProbe
 from psrl.workers.coordinator.client import CoordinatorClient
 from psrl.workers.coordinator.server import start_server
 from psrl.workflows.rollout_instance import RolloutInstance
+from psrl.workflows.settings import HEARTBEAT
 from tests.support.child import spawn, stop
 from tests.support.rollout import RUN
 from tests.support.signal_sink import SignalSink
@@ -50,7 +51,7 @@ class GenerateOnce:
             signatures.generate,
             request,
             task_queue=rollout_queue(instance),
-            schedule_to_close_timeout=timedelta(seconds=60),
+            schedule_to_close_timeout=timedelta(seconds=180),
             heartbeat_timeout=timedelta(seconds=heartbeat_s),
             retry_policy=RetryPolicy(maximum_attempts=1),
         )
@@ -105,7 +106,7 @@ class Site:
                 await handle.terminate()
 
     async def generate(
-        self, instance: InstanceId, request: GenerateRequest, heartbeat_s: float = 4
+        self, instance: InstanceId, request: GenerateRequest, heartbeat_s: float = HEARTBEAT.total_seconds()
     ) -> WorkflowHandle[Any, GenerateResult]:
         return await self.client.start_workflow(
             GenerateOnce.run,

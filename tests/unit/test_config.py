@@ -23,6 +23,7 @@ def refusal(*overrides: str, file: Path | None = None) -> str:
         ("psrll.staleness=1", "unknown key 'psrll' (did you mean 'psrl'?)"),
         ("actor.optim.learning_rate=1", "actor.optim: unknown key 'learning_rate'"),
         ("psrl.staleness=-1", "psrl.staleness=-1: input should be greater than or equal to 0"),
+        ("psrl.staleness=19", "may hold 10240 groups at once; allowed: (staleness + 1) * groups up to 10000"),
         ("psrl.rollout_n=two", "psrl.rollout_n='two': input should be a valid integer"),
         (
             "actor.ppo_mini_batch_size=3",

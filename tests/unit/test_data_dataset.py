@@ -45,6 +45,14 @@ def test_over_long_prompts_are_skipped_and_counted_never_cut(tiny_model_dir: Pat
     assert dataset.skipped_too_long == 2
 
 
+def test_a_prompt_of_3302_tokens_is_skipped_where_2048_are_allowed(tiny_model_dir: Path, tmp_path: Path) -> None:
+    """Field report 129."""
+    rows = [{"prompt": "a" * 2048}, {"prompt": "b" * 3302}, {"prompt": "c" * 2049}, {"prompt": "d"}]
+    dataset = load(tiny_model_dir, tmp_path, rows, max_prompt_length=2048)
+    assert [(prompt.row, len(decode_ids(prompt.ids))) for prompt in dataset.train] == [(0, 2048), (3, 1)]
+    assert dataset.skipped_too_long == 2
+
+
 def test_a_file_without_a_usable_prompt_is_refused_with_the_counts(tiny_model_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no usable prompt .*3 rows, 3 of them longer than data.max_prompt_length=20"):
         load(tiny_model_dir, tmp_path, [{"prompt": "a" * 30}] * 3)
