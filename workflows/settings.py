@@ -23,8 +23,8 @@ TRAIN_HEARTBEAT = timedelta(seconds=20)
 TRAIN_PATIENCE = timedelta(hours=12)
 """One trainer stage, restarts of the trainer included."""
 HELD_PATIENCE = timedelta(hours=48)
-"""How long a trainer stage waits for room on a full disk, or for the end of another run: over a weekend's nights, within
-one workflow's history."""
+"""How long a trainer stage waits for room on a full disk, or for the end of another run: over a weekend's nights,
+and within one workflow's history."""
 HELD_PAUSE = timedelta(seconds=10)
 HELD_PAUSE_MAX = timedelta(seconds=60)
 """Between two looks at what holds a stage: the first in the first minute, the second from then on."""

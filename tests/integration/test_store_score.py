@@ -16,7 +16,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from psrl.activities.rewards.score import Rewards
+from psrl.activities.store.records import reopen_run
 from psrl.schemas.ids import GroupId
+from psrl.schemas.messages.data import ReopenRun
 from psrl.schemas.messages.rewards import Score, ScoreOutcome, ScoreRequest
 from psrl.schemas.tables import Trajectory
 from tests.support import rewards
@@ -84,6 +86,27 @@ async def test_the_database_refuses_a_reward_for_a_failed_trajectory(run: Scored
     await run.score(0)
     with pytest.raises(IntegrityError, match="reward_only_when_scored"):
         await set_trajectory(run.engine, GROUP, 0, reward=0.0)
+
+
+async def test_a_reward_that_was_repaired_counts_when_the_run_is_resumed(
+    store: AsyncEngine, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a process that has judged with the old one."""
+    monkeypatch.syspath_prepend(tmp_path)
+    code = tmp_path / "reward_of_the_user.py"
+    code.write_text("def score(sample):\n    raise ValueError('not yet')\n")
+    train = write_jsonl(tmp_path / "train.jsonl", sums(2))
+    section = {"function": "reward_of_the_user:score", "max_attempts": 1}
+    admission = await admit(store, config_values(tiny_model_dir, train, reward=section))
+    await draw(store, [0], trajectories=2)
+    judge, scores = Rewards(store), []
+    for index in range(2):
+        await finish(store, GROUP, index, "a")
+        request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(index,))
+        scores += (await judge.score(request)).scores
+        code.write_text("def score(sample):\n    return 1.0\n")
+        await reopen_run(store, ReopenRun(run_id=RUN, admission=admission, workflow_run_id="resumed"))
+    assert [item.reward for item in scores] == [None, 1.0]
 
 
 async def test_a_stored_outcome_is_returned_not_computed_again(run: ScoredRun) -> None:

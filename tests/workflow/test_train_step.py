@@ -187,4 +187,4 @@ async def test_a_run_that_cannot_have_the_trainer_at_its_start_fails_at_once(cli
         )
         with pytest.raises(WorkflowFailureError) as failure:
             await asyncio.wait_for(run.result(), settings.LEASE.total_seconds() / 2)
-    assert TAKEN in str(failure.value.cause)
+    assert TAKEN in str(failure.value.cause.cause)  # type: ignore[union-attr]
