@@ -10,6 +10,7 @@ Who may raise what, and what happens next:
 Errors cross process borders as Temporal application errors whose type is the class name (`type_name`).
 """
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -108,9 +109,17 @@ class InvariantViolated(FatalError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` for a likely typing error, else an empty string."""
-    found = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    """` (did you mean 'x'?)` for a likely typing error, else an empty string. A name that has all words of the wrong
+    one is likelier than one that looks like it: `total_steps` lacks a word of `total_training_steps`."""
+    names = list(known)
+    words = _words(word)
+    longer = [name for name in names if words and words <= _words(name)]
+    found = get_close_matches(word, longer, n=1, cutoff=0.0) or get_close_matches(word, names, n=1, cutoff=0.6)
     return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall("[a-z0-9]+", name.lower()))
 
 
 def one_line(fault: object) -> str:

@@ -144,7 +144,8 @@ def _tokenize(tokenizer: Tokenizer, batch: list[RenderedPrompt]) -> list[list[in
     for special in (True, False):
         places = [place for place, item in enumerate(batch) if item.special_tokens is special]
         if places:
-            encoded = tokenizer([batch[place].text for place in places], add_special_tokens=special)["input_ids"]
-            for place, found in zip(places, encoded, strict=True):
+            texts = [batch[place].text for place in places]
+            encoded = tokenizer(texts, add_special_tokens=special, verbose=False)
+            for place, found in zip(places, encoded["input_ids"], strict=True):
                 ids[place] = found
     return ids

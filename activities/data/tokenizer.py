@@ -22,7 +22,8 @@ class Tokenizer(Protocol):
 
     chat_template: Any
 
-    def __call__(self, text: list[str], add_special_tokens: bool) -> Any: ...
+    def __call__(self, text: list[str], add_special_tokens: bool, verbose: bool) -> Any:
+        """`verbose=False`: we have limits of our own, and texts longer than the model's are no reason for a warning."""
 
     def __len__(self) -> int: ...
 
@@ -54,7 +55,7 @@ def _load(model_path: str, trust_remote_code: bool, stats: tuple[tuple[str, int,
         )
     except Exception as error:  # the library raises anything on damaged files
         raise ModelError(f"the tokenizer in model.path={model_path} does not load: {error}") from error
-    if not tokenizer([string.printable], add_special_tokens=False)["input_ids"][0]:
+    if not tokenizer([string.printable], add_special_tokens=False, verbose=False)["input_ids"][0]:
         found = ", ".join(name for name, _, _ in stats)
         raise ModelError(
             f"the tokenizer in model.path={model_path} makes no token of any text: it has no vocabulary; expected "

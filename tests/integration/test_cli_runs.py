@@ -77,7 +77,7 @@ class ScriptedRun:
 
     @workflow.query
     def ledger(self) -> list[dict[str, Any]]:
-        return [{"buffer": 1, "state": "pending", "empty": 0, "reserved": 5, "occupied": 3}]
+        return [{"buffer": 1, "state": "stuck", "empty": 0, "reserved": 5, "occupied": 3}]
 
 
 @contextmanager
@@ -153,7 +153,8 @@ def test_a_run_is_started_steered_and_followed_to_its_end(running: Stack, config
     add_step(engine, step_report(0, run="life", reward=0.25, published=3, waited=1))
     engine.dispose()
     status = json.loads(said(psrl(running, "status", "life", "--json")))
-    assert (status["phase"], status["buffers"][0]["occupied"]) == ("running", 3)
+    assert (status["phase"], status["buffers"][0]["occupied"], status["buffers"][0]["state"]) == ("running", 3, "stuck")
+    assert "waits for unfinished groups: 5 of 8" in said(psrl(running, "status", "life"))
     assert "  step 1 to be trained · the trainer · for " in said(psrl(running, "status", "life"))
     assert "psrl resume life" in said(psrl(running, "pause", "life"))
     assert "phase: paused" in said(psrl(running, "status", "life"))
@@ -162,7 +163,7 @@ def test_a_run_is_started_steered_and_followed_to_its_end(running: Stack, config
     said(psrl(running, "stop", "life"))
     told = said(psrl(running, "follow", "life"))
     assert "step 1/2  reward 0.250  staleness 0.00  buffers 3/8" in told
-    assert "life stopped: reward 0.250 -> 0.250 (first and last ten steps), validation – -> –, 1 steps in 60 s" in told
+    assert "life stopped: reward 0.250 -> 0.250 (of its only step), validation – -> –, 1 steps in 60 s" in told
     assert f"report: {running.home}/reports/life.html" in told
     assert (running.home / "reports" / "life.html").exists()
     assert "phase: stopped" in said(psrl(running, "status", "life"))

@@ -18,7 +18,7 @@ from sqlalchemy.engine import make_url
 from psrl.schemas.errors import FatalError, Unreachable, UserError
 from psrl.schemas.stack import Stack, load_stack
 from psrl.workers.coordinator.client import CoordinatorClient
-from psrl.workers.stack import ready
+from psrl.workers.stack import ready, temporary
 from psrl.workers.stack import up as stack_up
 from psrl.workers.stack.orphans import stack_processes
 from psrl.workers.stack.parts import PART_VARIABLE
@@ -152,16 +152,21 @@ async def test_what_a_killed_supervisor_left_behind_is_ended_by_the_next_up(home
     )
     assert stubborn.stdout is not None
     stubborn.stdout.readline()
-    left = _semaphore(home)
+    left, socket_left = _semaphore(home), _socket(home)
     os.kill(int((home / "run" / "supervisord.pid").read_text()), signal.SIGKILL)
     told: list[str] = []
     stack = await up(UpRequest(home=home, cwd=home.parent), told.append)
     assert any(line.startswith("ended ") for line in told)
     assert not psutil.pid_exists(stubborn.pid)
     assert not left.exists()
-    left = _semaphore(home)
+    assert not socket_left.exists()
+    left, socket_left = _semaphore(home), _socket(home)
+    os.kill(int((home / "run" / "supervisord.pid").read_text()), signal.SIGKILL)
     down(home, silent)
     assert not left.exists()
+    assert not socket_left.parent.exists()
+    assert not socket_path(home).exists()
+    assert not (home / "run" / "supervisord.pid").exists()
     stack = await up(UpRequest(home=home, cwd=home.parent), silent)
     stubborn.stdout.close()
     stubborn.wait()
@@ -243,6 +248,14 @@ async def test_existing_servers_are_used_and_prepared(home: Path, stack: Stack) 
     assert make_url(found.postgres_url) == make_url(stack.postgres_url)
     assert list(Supervisor(home).states()) == ["coordinator"]
     assert load_stack(home) == found
+
+
+def _socket(home: Path) -> Path:
+    """As vLLM leaves one."""
+    place = temporary.folder(home) / "0b8f2cb4-98a3-4a5e-8b8c-6e2b7d5b0a51"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place))
+    return place
 
 
 def _semaphore(home: Path) -> Path:

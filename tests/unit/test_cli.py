@@ -21,7 +21,7 @@ from psrl.workers.cli.config_docs import document, leaves
 from psrl.workers.cli.follow import InPlace
 from psrl.workers.cli.progress import Rate, View, now_line, step_line
 from psrl.workers.cli.runs import cause_of
-from psrl.workers.cli.status import outcome_line
+from psrl.workers.cli.status import as_text, outcome_line
 from psrl.workers.cli.train import read_config
 from tests.support.steps import step_report
 
@@ -322,8 +322,30 @@ def test_the_end_of_a_run_is_one_line() -> None:
         [step_report(0, reward=0.25), step_report(1, reward=0.75)], [Evaluated(0, 0.2), Evaluated(2, 0.8)], finished=60
     )
     assert outcome_line(summarize(given)) == (
-        "run done: reward 0.500 -> 0.500 (first and last ten steps), validation 0.200 -> 0.800, 2 steps in 60 s"
+        "run done: reward 0.500 -> 0.500 (each of all 2 steps), validation 0.200 -> 0.800, 2 steps in 60 s"
     )
+
+
+@pytest.mark.parametrize(
+    ("state", "empty", "reserved", "said"),
+    [
+        ("pending", 3, 1, "12 complete, 1 unfinished, 3 free · fills"),
+        ("stuck", 0, 4, "12 complete, 4 unfinished, 0 free · waits for unfinished groups: 4 of 16"),
+        ("ready", 0, 4, "12 complete, 4 unfinished, 0 free · ready to be trained"),
+        ("ready_with_capacity", 3, 1, "12 complete, 1 unfinished, 3 free · ready to be trained"),
+    ],
+)
+def test_a_status_says_what_the_words_of_the_ledger_mean(state: str, empty: int, reserved: int, said: str) -> None:
+    buffer = {"buffer": 7, "state": state, "empty": empty, "reserved": reserved, "occupied": 12}
+    assert as_text({"buffers": [buffer]}) == f"buffers:\n  buffer 7 · {said}"
+
+
+def test_an_instance_without_weights_has_no_version_in_the_status() -> None:
+    instances = {"rollout-0": "starting v-1", "rollout-1": "serving v1"}
+    assert as_text({"instances": instances}).splitlines()[1:] == [
+        "  rollout-0: starting, no weights yet",
+        "  rollout-1: serving v1",
+    ]
 
 
 LIVE_THREAD = "threading.Thread(target=threading.Event().wait).start()"

@@ -21,6 +21,10 @@ def refusal(*overrides: str, file: Path | None = None) -> str:
     [
         ("psrl.stalenes=1", "psrl: unknown key 'stalenes' (did you mean 'staleness'?)"),
         ("psrll.staleness=1", "unknown key 'psrll' (did you mean 'psrl'?)"),
+        ("trainer.total_steps=1", "unknown key 'total_steps' (did you mean 'total_training_steps'?)"),
+        ("trainer.epochs=1", "unknown key 'epochs' (did you mean 'total_epochs'?)"),
+        ("trainer.total_epoch=1", "unknown key 'total_epoch' (did you mean 'total_epochs'?)"),
+        ("trainer.--=1", "unknown key '--'; known here"),
         ("actor.optim.learning_rate=1", "actor.optim: unknown key 'learning_rate'"),
         ("psrl.staleness=-1", "psrl.staleness=-1: input should be greater than or equal to 0"),
         ("psrl.staleness=19", "may hold 10240 groups at once; allowed: (staleness + 1) * groups up to 10000"),

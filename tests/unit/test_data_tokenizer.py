@@ -1,4 +1,4 @@
-"""The tokenizer in a process that has just started: many scoring tasks want it at once."""
+"""The tokenizer in a process that has just started: many scoring tasks want it at once, and it warns of nothing."""
 
 import subprocess
 import sys
@@ -32,3 +32,27 @@ def test_threads_that_need_the_tokenizer_at_once_get_one_and_the_same(tiny_model
         check=False,
     )
     assert done.stdout.strip() == "1", done.stderr
+
+
+LOAD_AND_ASK = """
+import sys
+from psrl.activities.data.dataset import _tokenize
+from psrl.activities.data.prompt import RenderedPrompt
+from psrl.activities.data.tokenizer import load_tokenizer
+tokenizer = load_tokenizer(sys.argv[1], False)
+longer = RenderedPrompt("", "1+" * tokenizer.model_max_length, True, "", "", {})
+print(len(_tokenize(tokenizer, [longer])[0]) > tokenizer.model_max_length)
+"""
+
+
+def test_texts_longer_than_the_model_takes_are_no_reason_for_a_warning(tiny_model_dir: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD_AND_ASK, str(tiny_model_dir)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.stdout.strip() == "True", done.stderr
+    assert "longer than" not in done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from psrl.schemas.messages.run import StepReport
-from psrl.workers.report.page import write_page
+from psrl.workers.report.page import facts_of, write_page
 from psrl.workers.report.rows import Evaluated, Interval, RunRows
 from psrl.workers.report.summary import intersection_s, summarize
 from psrl.workers.report.tensorboard import write_events
@@ -58,6 +58,28 @@ def test_validation_before_and_after_are_the_first_and_last_measured() -> None:
     summary = summarize(rows(evaluations=measured))
     assert (summary.validation_before, summary.validation_after) == (0.2, 0.7)
     assert summarize(rows(evaluations=measured[:1])).validation_after is None
+
+
+def test_a_run_that_was_validated_only_late_has_a_validation_after_and_none_before() -> None:
+    summary = summarize(rows(evaluations=[Evaluated(3, 0.1), Evaluated(5, 0.0)]))
+    assert (summary.validation_before, summary.validation_after) == (None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (0, "no step"),
+        (1, "of its only step"),
+        (2, "each of all 2 steps"),
+        (10, "each of all 10 steps"),
+        (11, "first and last ten of 11 steps"),
+        (19, "first and last ten of 19 steps"),
+        (20, "first and last ten steps"),
+    ],
+)
+def test_a_report_says_which_steps_its_rewards_are_means_of(steps: int, said: str) -> None:
+    summary = summarize(rows([step_report(i, reward=i) for i in range(steps)]))
+    assert facts_of(summary)[0][0] == f"reward, {said}"
 
 
 def test_the_staleness_histogram_sums_the_groups_of_all_steps() -> None:

@@ -127,14 +127,20 @@ def test_a_damaged_settings_file_is_named(tmp_path: Path) -> None:
 def test_the_supervisor_stops_workers_first_and_restarts_what_dies(tmp_path: Path) -> None:
     command = ("/bin/my program", "--at", "100%")
     text = configuration(
-        tmp_path, [Program("trainer", command, "workers"), Program("postgres", ("pg",), "store")], tmp_path
+        tmp_path,
+        [
+            Program("trainer", command, "workers", environment={"TMPDIR": "/tmp/100%"}),
+            Program("postgres", ("pg",), "store"),
+        ],
+        tmp_path,
     )
     parsed = configparser.RawConfigParser()
     parsed.read_string(text)
     trainer = parsed["program:trainer"]
     assert shlex.split(trainer["command"].replace("%%", "%")) == list(command)
     assert trainer["autorestart"] == trainer["killasgroup"] == trainer["stopasgroup"] == "true"
-    assert trainer["environment"] == 'PSRL_PART="trainer"'
+    assert trainer["environment"] == 'PSRL_PART="trainer",TMPDIR="/tmp/100%%"'
+    assert parsed["program:postgres"]["environment"] == 'PSRL_PART="postgres"'
     assert int(parsed["group:workers"]["priority"]) > int(parsed["group:store"]["priority"]) == GROUPS["store"]
 
 

@@ -7,9 +7,10 @@ from temporalio.client import Client
 
 from ...schemas.errors import PsrlError, RunUnknown
 from ...schemas.stack import Stack
+from ...workflows.ledger import BufferState
 from ..report.make import load
 from ..report.page import number
-from ..report.summary import RunSummary
+from ..report.summary import RunSummary, averaged
 from ..stack.supervision import Supervisor
 from .listed import ENDED, as_they_are, executions, stored_runs
 from .pending import troubled_calls
@@ -77,7 +78,7 @@ def as_text(told: dict[str, Any]) -> str:
         if value in (None, "", [], {}) or (key == "waiting_for" and told.get("waits")):
             continue
         if isinstance(value, dict):
-            lines += [f"{key}:", *(f"  {name}: {inner}" for name, inner in value.items())]
+            lines += [f"{key}:", *(f"  {name}: {_plain(inner)}" for name, inner in value.items())]
         elif isinstance(value, list):
             lines += [f"{key}:", *(f"  {_inline(inner)}" for inner in value)]
         else:
@@ -103,12 +104,31 @@ def outcome_line(summary: RunSummary) -> str:
     """The one line that says what happened."""
     return (
         f"{summary.run_id} {summary.phase}: reward {number(summary.reward_first)} -> {number(summary.reward_last)} "
-        f"(first and last ten steps), validation {number(summary.validation_before)} -> "
+        f"({averaged(summary.steps)}), validation {number(summary.validation_before)} -> "
         f"{number(summary.validation_after)}, {summary.steps} steps in {summary.wall_s:.0f} s"
     )
 
 
+def buffer_line(buffer: dict[str, Any]) -> str:
+    """What the ledger's words mean: a STUCK buffer is no trouble, it waits for groups that are at work."""
+    empty, unfinished, complete = buffer["empty"], buffer["reserved"], buffer["occupied"]
+    if buffer["state"] in (BufferState.READY, BufferState.READY_WITH_CAPACITY):
+        meaning = "ready to be trained"
+    elif buffer["state"] == BufferState.STUCK:
+        meaning = f"waits for unfinished groups: {unfinished} of {empty + unfinished + complete}"
+    else:
+        meaning = "fills"
+    return f"buffer {buffer['buffer']} · {complete} complete, {unfinished} unfinished, {empty} free · {meaning}"
+
+
+def _plain(value: Any) -> str:
+    """An instance that has loaded nothing is at version -1."""
+    return str(value).replace(" v-1", ", no weights yet")
+
+
 def _inline(value: Any) -> str:
+    if isinstance(value, dict) and "reserved" in value:
+        return buffer_line(value)
     if isinstance(value, dict) and "owner" in value:
         return wait_line(value, datetime.now(UTC))
     return "  ".join(f"{key} {inner}" for key, inner in value.items()) if isinstance(value, dict) else str(value)

@@ -7,7 +7,7 @@ from plotly.offline import get_plotlyjs
 
 from .plots import figures
 from .rows import RunRows
-from .summary import RunSummary
+from .summary import RunSummary, averaged
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1180px; margin: 2em auto; padding: 0 1em }
@@ -53,7 +53,7 @@ def facts_of(summary: RunSummary) -> list[tuple[str, str]]:
     split = summary.time_split
     histogram = ", ".join(f"{age}: {groups}" for age, groups in summary.staleness_histogram.items())
     return [
-        ("reward, first and last ten steps", f"{number(summary.reward_first)} → {number(summary.reward_last)}"),
+        (f"reward, {averaged(summary.steps)}", f"{number(summary.reward_first)} → {number(summary.reward_last)}"),
         ("validation, before and after", f"{number(summary.validation_before)} → {number(summary.validation_after)}"),
         ("steps", f"{summary.steps} of {summary.total_steps}"),
         ("trained trajectories, tokens", f"{summary.trajectories:,}, {summary.tokens:,}"),

@@ -11,6 +11,9 @@ from .rows import Interval, RunRows
 ENDS = 10
 """Steps at each end of a run whose rewards are averaged: one step's mean is noisy."""
 
+INITIAL = 0
+"""The version a run begins with, also when it is resumed."""
+
 
 class TimeSplit(BaseModel):
     """Where the wall time went. The trainer is always in one of start, wait, train, publish or other, which add up to
@@ -41,11 +44,13 @@ class RunSummary(BaseModel):
     phase: str
     reason: str
     reward_first: float | None
-    """Mean over the first ten steps."""
+    """Mean over the first ten steps, or as many as there are."""
     reward_last: float | None
-    """Mean over the last ten steps."""
+    """Mean over the last ten steps, or as many as there are."""
     validation_before: float | None
+    """Of the version the run began with. None when that was not validated."""
     validation_after: float | None
+    """Of the newest version that was validated and had been trained."""
     steps: int
     total_steps: int
     trajectories: int
@@ -70,7 +75,8 @@ class RunSummary(BaseModel):
 def summarize(rows: RunRows) -> RunSummary:
     steps = rows.steps
     rewards = [step.batch.reward_mean for step in steps]
-    measured = [item.accuracy for item in rows.evaluations if item.accuracy is not None]
+    validated = {item.version: item.accuracy for item in rows.evaluations if item.accuracy is not None}
+    before = validated.pop(INITIAL, None)
     waited = sum(step.waited_s for step in steps)
     busy = sum(end - begin for begin, end in training(steps))
     return RunSummary(
@@ -79,8 +85,8 @@ def summarize(rows: RunRows) -> RunSummary:
         reason=rows.reason,
         reward_first=mean(rewards[:ENDS]),
         reward_last=mean(rewards[-ENDS:]),
-        validation_before=measured[0] if measured else None,
-        validation_after=measured[-1] if len(measured) > 1 else None,
+        validation_before=before,
+        validation_after=validated[max(validated)] if validated else None,
         steps=len(steps),
         total_steps=rows.total_steps,
         trajectories=rows.trained_trajectories,
@@ -96,6 +102,15 @@ def summarize(rows: RunRows) -> RunSummary:
         wall_s=_end(rows) - rows.created_at.timestamp(),
         time_split=_time_split(rows),
     )
+
+
+def averaged(steps: int) -> str:
+    """What the two rewards are means of, in a run of so many steps."""
+    if steps >= 2 * ENDS:
+        return "first and last ten steps"
+    if steps > ENDS:
+        return f"first and last ten of {steps} steps"
+    return {0: "no step", 1: "of its only step"}.get(steps, f"each of all {steps} steps")
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -19,22 +19,22 @@ FOLDER = Path("/dev/shm")
 def name_ours(home: Path) -> None:
     """From now on, in this process and those it starts with `multiprocessing`."""
     process = cast(Any, multiprocessing.current_process())
-    process._config["semprefix"] = f"/{_prefix(home)}"
+    process._config["semprefix"] = f"/{name_of(home)}"
 
 
 def remove_left(home: Path) -> int:
     """How many there were. To be called while no process of the stack lives."""
     removed = 0
-    for file in FOLDER.glob(f"sem.{_prefix(home)}-*"):
+    for file in FOLDER.glob(f"sem.{name_of(home)}-*"):
         with suppress(FileNotFoundError, PermissionError):  # gone meanwhile; another user's
             file.unlink()
             removed += 1
     return removed
 
 
-def _prefix(home: Path) -> str:
-    """Of this folder alone: containers may share /dev/shm and call their homes the same, but have them on devices of
-    their own."""
+def name_of(home: Path) -> str:
+    """What a stack's things in the system are called. Of this folder alone: containers may share /dev/shm or /tmp and
+    call their homes the same, but have them on devices of their own."""
     there = os.stat(home)
     identity = f"{there.st_dev}:{there.st_ino}:{home.resolve()}"
     return f"psrl-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"

@@ -14,7 +14,9 @@ import sys
 import tempfile
 import time
 import xmlrpc.client
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +30,7 @@ STOP_WAIT_S = 10
 CALL_TIMEOUT_S = 10.0
 SHUTDOWN_TIMEOUT_S = 45.0
 SUPERVISOR = "supervisord"
+PID_FILE = f"{SUPERVISOR}.pid"
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Program:
     group: str
     """Stopped together; see `GROUPS`."""
     stop_signal: str = "TERM"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """On top of what all parts see."""
 
 
 STORE, SERVICES, WORKERS = "store", "services", "workers"
@@ -110,6 +115,14 @@ class Supervisor:
         while self.answers() and time.monotonic() < deadline:
             time.sleep(0.05)
 
+    def remove_files(self) -> None:
+        """Its socket and its process id, which a supervisor that is killed leaves. To be called when it has ended."""
+        (self._home / "run" / PID_FILE).unlink(missing_ok=True)
+        self.socket.unlink(missing_ok=True)
+        if self.socket.parent != self._home / "run":
+            with suppress(OSError):  # not there
+                self.socket.parent.rmdir()
+
     def _call(self, method: str, *arguments: Any) -> Any:
         with xmlrpc.client.ServerProxy("http://supervisor", transport=_UnixTransport(self.socket)) as proxy:
             return getattr(proxy.supervisor, method)(*arguments)
@@ -158,7 +171,7 @@ def configuration(home: Path, programs: list[Program], cwd: Path) -> str:
         },
         "supervisord": {
             "logfile": str(logs / f"{SUPERVISOR}.log"),
-            "pidfile": str(home / "run" / "supervisord.pid"),
+            "pidfile": str(home / "run" / PID_FILE),
             "childlogdir": str(logs),
             "directory": str(cwd),
             **({"user": "root"} if os.geteuid() == 0 else {}),  # without it, a warning at every start
@@ -167,7 +180,7 @@ def configuration(home: Path, programs: list[Program], cwd: Path) -> str:
     for program in programs:
         sections[f"program:{program.name}"] = {
             "command": shlex.join(program.command),
-            "environment": f'{PART_VARIABLE}="{program.name}"',
+            "environment": _variables({PART_VARIABLE: program.name, **program.environment}),
             "autostart": "false",
             "autorestart": "true",
             "startsecs": "1",
@@ -186,6 +199,10 @@ def configuration(home: Path, programs: list[Program], cwd: Path) -> str:
         if members:
             sections[f"group:{group}"] = {"programs": members, "priority": str(priority)}
     return "\n".join(_section(name, values) for name, values in sections.items())
+
+
+def _variables(values: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{value}"' for name, value in values.items())
 
 
 def _section(name: str, values: dict[str, str]) -> str:

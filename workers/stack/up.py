@@ -21,7 +21,7 @@ from ...activities.store.migrate import upgrade
 from ...schemas.errors import FatalError, Unreachable, UserError, one_line
 from ...schemas.stack import Stack
 from ..process import connect
-from . import ready
+from . import ready, temporary
 from .orphans import end_processes
 from .parts import (
     COORDINATOR,
@@ -87,6 +87,7 @@ async def up(request: UpRequest, say: Say) -> Stack:
         plan = Plan(request, settings, save(settings, home), supervisor, {}, say, deadline)
         plan.programs = {program.name: program for program in _programs(plan)}
         try:
+            temporary.make(home)
             if not running:
                 supervisor.start(list(plan.programs.values()), settings.cwd, environment(home, settings.cwd))
             await _start(plan)
@@ -219,7 +220,9 @@ def _programs(plan: Plan) -> list[Program]:
         found.append(Program(TEMPORAL, dies_with_supervisor(command), SERVICES))
     if COORDINATOR in settings.embedded:
         found.append(Program(COORDINATOR, dies_with_supervisor(coordinator_command()), SERVICES))
-    found += [Program(worker.name, dies_with_supervisor(worker.command), WORKERS) for worker in plan.workers]
+    for worker in plan.workers:
+        own = temporary.variables(home) if worker.name in plan.stack.instances else {}
+        found.append(Program(worker.name, dies_with_supervisor(worker.command), WORKERS, environment=own))
     return found
 
 
@@ -255,7 +258,9 @@ def _end(home: Path) -> bool:
 def _end_what_is_left(home: Path) -> int:
     """How many processes there were; what they had named in the system is gone too."""
     ended = end_processes(home)
+    Supervisor(home).remove_files()
     remove_left(home)
+    temporary.remove(home)
     return ended
 
 
