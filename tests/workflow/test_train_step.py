@@ -1,14 +1,14 @@
-"""A step whose trainer finds no room on its disk: held, told, and continued."""
+"""A step whose trainer finds no room on its disk, or is taken by another run: held, told, and continued."""
 
 import asyncio
 
 import pytest
 from temporalio import workflow
-from temporalio.client import Client, WorkflowFailureError
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, RunId
-from psrl.schemas.messages.run import RunPhase, StartRun, StartStep, StepHeld, StepReport
+from psrl.schemas.messages.run import RunPhase, RunResult, StartRun, StartStep, StepHeld, StepReport
 from psrl.schemas.messages.training import (
     CheckpointRequest,
     StepRequest,
@@ -143,20 +143,27 @@ async def test_a_disk_that_stays_full_fails_the_step_with_the_reason(
     assert parts.failures == 4  # After 0, 10, 20 and 30 seconds.
 
 
-@pytest.mark.parametrize("at", ["publish v0", "checkpoint complete"])
-async def test_a_run_says_what_is_missing_while_its_first_or_last_write_finds_no_room(
-    client: Client, run_id: str, monkeypatch: pytest.MonkeyPatch, at: str
-) -> None:
-    parts = FullDisk(at, times=1)
+async def begin(client: Client, run_id: str) -> WorkflowHandle[TrainingRun, RunResult]:
+    request = StartRun(config=minimal_config())
+    return await client.start_workflow(TrainingRun.run, request, id=run_id, task_queue=ORCHESTRATOR_QUEUE)
+
+
+async def held_and_done(client: Client, run_id: str, parts: FullDisk, told: str) -> RunResult:
+    """The result of a run whose status said this meanwhile."""
     parts.tags = {}
     async with parts.workers(client):
-        run = await client.start_workflow(
-            TrainingRun.run, StartRun(config=minimal_config()), id=run_id, task_queue=ORCHESTRATOR_QUEUE
-        )
+        run = await begin(client, run_id)
         async with asyncio.timeout(30):
-            while FULL not in (await run.query(TrainingRun.status)).waiting_for:  # noqa: ASYNC110 (told only when asked)
+            while told not in (await run.query(TrainingRun.status)).waiting_for:  # noqa: ASYNC110 (told only when asked)
                 await asyncio.sleep(0.05)
-        result = await run.result()
+        return await run.result()
+
+
+@pytest.mark.parametrize("at", ["publish v0", "checkpoint complete"])
+async def test_a_run_says_what_is_missing_while_its_first_or_last_write_finds_no_room(
+    client: Client, run_id: str, at: str
+) -> None:
+    result = await held_and_done(client, run_id, FullDisk(at, times=1), FULL)
     assert (result.phase, result.checkpoint) == (RunPhase.DONE, "checkpoint")
 
 
@@ -164,27 +171,15 @@ async def test_a_run_says_what_is_missing_while_its_first_or_last_write_finds_no
 async def test_a_run_that_finds_its_trainer_taken_waits_for_its_turn(client: Client, run_id: str, at: str) -> None:
     """After a crash of everything another run may have asked the trainer first."""
     parts = Taken(at, times=1)
-    parts.tags = {}
-    async with parts.workers(client):
-        run = await client.start_workflow(
-            TrainingRun.run, StartRun(config=minimal_config()), id=run_id, task_queue=ORCHESTRATOR_QUEUE
-        )
-        async with asyncio.timeout(30):
-            while TAKEN not in (await run.query(TrainingRun.status)).waiting_for:  # noqa: ASYNC110 (told only when asked)
-                await asyncio.sleep(0.05)
-        result = await run.result()
-    assert (result.phase, result.version) == (RunPhase.DONE, 2)
-    assert parts.failures == 1
+    result = await held_and_done(client, run_id, parts, TAKEN)
+    assert (result.phase, result.version, parts.failures) == (RunPhase.DONE, 2, 1)
 
 
 async def test_a_run_that_cannot_have_the_trainer_at_its_start_fails_at_once(client: Client, run_id: str) -> None:
     """It has started no instance, and waits for none to be given back."""
     parts = Taken("publish v0", times=1)
-    parts.tags = {}
     async with parts.workers(client):
-        run = await client.start_workflow(
-            TrainingRun.run, StartRun(config=minimal_config()), id=run_id, task_queue=ORCHESTRATOR_QUEUE
-        )
+        run = await begin(client, run_id)
         with pytest.raises(WorkflowFailureError) as failure:
             await asyncio.wait_for(run.result(), settings.LEASE.total_seconds() / 2)
     assert TAKEN in str(failure.value.cause.cause)  # type: ignore[union-attr]
