@@ -24,6 +24,7 @@ ONE_PER_GROUP_OR_VERSION = {"evaluations", "indices", "places", "redraw", "tags"
 
 
 def all_messages() -> list[type[Message]]:
+    """Of the package whose models pass Temporal; others (a weight manifest) go from file to file."""
     for module in pkgutil.iter_modules(messages.__path__):
         importlib.import_module(f"{messages.__name__}.{module.name}")
     found, waiting = [], [Message]
@@ -31,7 +32,7 @@ def all_messages() -> list[type[Message]]:
         below = waiting.pop().__subclasses__()
         found += below
         waiting += below
-    return found
+    return [message for message in found if message.__module__.startswith(messages.__name__)]
 
 
 def inside(annotation: Any) -> Iterator[Any]:
