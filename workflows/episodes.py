@@ -29,7 +29,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from ..schemas.seeds import group_seed, trajectory_seed
     from . import settings
-    from .lifetime import Lifetime, ran_out
+    from .lifetime import Lifetime
     from .tasks import ended_after
     from .trajectory import Trajectory, TrajectoryState
 
@@ -230,37 +230,28 @@ class Episodes:
         return bool(self._unscored) and (len(self._unscored) + len(self.scored) >= self._needed or others == 0)
 
     async def _score(self, indices: tuple[int, ...]) -> None:
-        call = 0
-        while True:
-            try:
-                scores = await self._score_once(indices, call)
-                break
-            except ActivityError as error:
-                if is_cancelled_exception(error):
-                    raise
-                if not ran_out(error) or self._lifetime.over:
-                    cause = f"scoring: {error.cause}"
-                    scores = [Score(index=index, outcome=ScoreOutcome.FAILED, error=cause) for index in indices]
-                    break
-                call += 1
+        names = ", ".join(self.trajectories[index].name for index in indices)
+        try:
+            result = await self._lifetime.execute_activity(
+                signatures.score,
+                ScoreRequest(run_id=self._run_id, group_id=self._group_id, indices=indices),
+                task_queue=CPU_QUEUE,
+                activity_id=f"{self._label}score-{indices[0]:02d}-{len(indices)}",
+                summary=f"score {names}" if len(indices) <= 4 else f"score {len(indices)} trajectories",
+                start_to_close_timeout=self._reward_timeout,
+                heartbeat_timeout=settings.TRAIN_HEARTBEAT,
+                retry_policy=settings.SCORE_ATTEMPTS,
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            scores: Sequence[Score] = [
+                Score(index=index, outcome=ScoreOutcome.FAILED, error=f"scoring: {error.cause}") for index in indices
+            ]
+        else:
+            scores = result.scores
         for score in scores:
             self._settle(score)
-
-    async def _score_once(self, indices: tuple[int, ...], call: int) -> Sequence[Score]:
-        names = ", ".join(self.trajectories[index].name for index in indices)
-        again = f"-again{call}" if call else ""
-        result = await workflow.execute_activity(
-            signatures.score,
-            ScoreRequest(run_id=self._run_id, group_id=self._group_id, indices=indices),
-            task_queue=CPU_QUEUE,
-            activity_id=f"{self._label}score-{indices[0]:02d}-{len(indices)}{again}",
-            summary=f"score {names}" if len(indices) <= 4 else f"score {len(indices)} trajectories",
-            start_to_close_timeout=self._reward_timeout,
-            schedule_to_close_timeout=self._lifetime.timeout,
-            heartbeat_timeout=settings.TRAIN_HEARTBEAT,
-            retry_policy=settings.SCORE_ATTEMPTS,
-        )
-        return result.scores
 
     def _settle(self, score: Score) -> None:
         trajectory = self.trajectories[score.index]

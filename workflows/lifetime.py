@@ -57,6 +57,19 @@ class Lifetime:
         if self._ticker is not None:
             self._ticker.cancel()
 
+    async def execute_activity(
+        self, activity: Callable[[Request], Awaitable[Result]], request: Request, **options: Any
+    ) -> Result:
+        """As that of `workflow`, for idempotent calls: one that ran out of its patience in an absence is made again."""
+        while True:
+            try:
+                return await workflow.execute_activity(
+                    activity, request, schedule_to_close_timeout=self.timeout, **options
+                )
+            except ActivityError as error:
+                if not ran_out(error) or self.over:
+                    raise
+
     async def _tick(self) -> None:
         """From now on exact to a slice."""
         while not self.over:
@@ -77,16 +90,9 @@ async def execute_activity(
     schedule_to_close_timeout: timedelta,
     **options: Any,
 ) -> Result:
-    """As that of `workflow`, for idempotent calls: one that ran out of its patience in an absence is made again."""
+    """A call with a lifetime of its own."""
     lifetime = Lifetime(schedule_to_close_timeout)
     try:
-        while True:
-            try:
-                return await workflow.execute_activity(
-                    activity, request, schedule_to_close_timeout=lifetime.timeout, **options
-                )
-            except ActivityError as error:
-                if not ran_out(error) or lifetime.over:
-                    raise
+        return await lifetime.execute_activity(activity, request, **options)
     finally:
         lifetime.close()

@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from ..schemas.messages.rollout import InstanceCommand, InstanceState, PauseRequest, PullRequest
     from ..schemas.messages.run import InstanceChanged, RunPhase, RunStatus, StartInstance
     from . import settings
-    from .tasks import ended_after
+    from .tasks import end, ended_after
 
 _S = InstanceState
 LEGAL: dict[InstanceState, frozenset[InstanceState]] = {
@@ -112,8 +112,7 @@ class RolloutInstance:
         task = asyncio.create_task(work)
         await workflow.wait_condition(lambda: task.done() or hold.done())
         if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end(task)
             hold.result()
         task.result()
 
@@ -138,8 +137,7 @@ class RolloutInstance:
         starting = asyncio.create_task(self._call(signatures.start_engine, self._start.spec, "start engine", patience))
         await workflow.wait_condition(lambda: self._stopping or starting.done())
         if not starting.done():
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+            await end(starting)
             return False
         starting.result()
         return True

@@ -16,12 +16,13 @@ async def ended_after(*tasks: "asyncio.Task[Any]") -> AsyncIterator[None]:
     try:
         yield
     except (Exception, asyncio.CancelledError):
-        await _end(tasks)
+        await end(*tasks)
         raise
-    await _end(tasks)
+    await end(*tasks)
 
 
-async def _end(tasks: "tuple[asyncio.Task[Any], ...]") -> None:
+async def end(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancelled, and over when this returns."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

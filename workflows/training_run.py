@@ -43,6 +43,7 @@ with workflow.unsafe.imports_passed_through():
     from .run_state import RunState
     from .run_view import buffers, refused_status, run_status, wait_for_groups, wait_for_person
     from .search import REWARD, RUN, STATE, STEP, VERSION
+    from .tasks import end
     from .train_step import TrainStep
     from .waits import Waits
 
@@ -290,8 +291,7 @@ class TrainingRun:
         self._held = None
         if step.done():
             return step.result()
-        step.cancel()
-        await asyncio.gather(step, return_exceptions=True)
+        await end(step)
         return None
 
     async def _published(self, report: StepReport) -> None:

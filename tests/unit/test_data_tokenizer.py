@@ -6,6 +6,12 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 
+
+def in_a_fresh_process(code: str, model: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", code, str(model)]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=False)
+
+
 LOAD_AT_ONCE = """
 import sys, threading
 from concurrent.futures import ThreadPoolExecutor
@@ -23,14 +29,7 @@ with ThreadPoolExecutor(8) as pool:
 
 
 def test_threads_that_need_the_tokenizer_at_once_get_one_and_the_same(tiny_model_dir: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD_AT_ONCE, str(tiny_model_dir)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = in_a_fresh_process(LOAD_AT_ONCE, tiny_model_dir)
     assert done.stdout.strip() == "1", done.stderr
 
 
@@ -46,13 +45,6 @@ print(len(_tokenize(tokenizer, [longer])[0]) > tokenizer.model_max_length)
 
 
 def test_texts_longer_than_the_model_takes_are_no_reason_for_a_warning(tiny_model_dir: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD_AND_ASK, str(tiny_model_dir)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = in_a_fresh_process(LOAD_AND_ASK, tiny_model_dir)
     assert done.stdout.strip() == "True", done.stderr
     assert "longer than" not in done.stderr
