@@ -18,11 +18,11 @@ from ..activities.store.migrate import require_current
 from ..activities.store.reach import require_reachable
 from ..schemas.ids import ORCHESTRATOR_QUEUE
 from ..schemas.stack import Stack
-from ..workflows.evaluation import Evaluation
-from ..workflows.rollout_group import RolloutGroup
-from ..workflows.rollout_instance import RolloutInstance
-from ..workflows.train_step import TrainStep
-from ..workflows.training_run import TrainingRun
+from ..workflows.rollout.evaluation import Evaluation
+from ..workflows.rollout.group import RolloutGroup
+from ..workflows.rollout.instance import RolloutInstance
+from ..workflows.run.training_run import TrainingRun
+from ..workflows.training.step import TrainStep
 from .process import connect, run_worker
 
 WORKFLOWS = (TrainingRun, RolloutGroup, TrainStep, RolloutInstance, Evaluation)

@@ -15,7 +15,7 @@ from temporalio.service import GrpcCompression, RPCError
 from ..schemas.errors import PsrlError, Unreachable, UserError
 from ..schemas.silence import why_silent
 from ..schemas.stack import Stack, load_stack
-from .stack.semaphores import name_ours
+from .semaphores import name_ours
 
 CONNECT_TIMEOUT_S = 60.0
 CONNECT_PAUSE_S = 0.5

@@ -7,7 +7,7 @@ with workflow.unsafe.imports_passed_through():
     from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId
     from psrl.schemas.messages.base import Message
     from psrl.schemas.messages.run import GroupReport, InstanceChanged, StartGroup, StartGroups
-    from psrl.workflows import settings
+    from psrl.workflows.calls import settings
 
 
 class Work(Message):

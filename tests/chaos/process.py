@@ -72,10 +72,10 @@ def around(
 def orchestrator() -> None:
     around("psrl.activities.orchestration.groups:GroupActivities._start", after="between-starts")
     around("psrl.activities.orchestration.groups:GroupActivities.start_groups", before="before-start")
-    around("psrl.workflows.rollout_group:RolloutGroup._tell_run", before="before-report", after="after-report")
+    around("psrl.workflows.rollout.group:RolloutGroup._tell_run", before="before-report", after="after-report")
     around("psrl.activities.store.activities:record_batch", before="before-batch", after="after-batch")
     around("psrl.activities.store.activities:store_step", before="before-record")
-    around("psrl.workflows.training_run:TrainingRun._roll_over", before="before-roll-over")
+    around("psrl.workflows.run.training_run:TrainingRun._roll_over", before="before-roll-over")
 
 
 def cpu() -> None:
@@ -89,7 +89,7 @@ def coordinator() -> None:
 
 def rollout() -> None:
     _log_sampled_tokens()
-    around("psrl.workers.rollout.writer:SegmentWriter.write", before="before-write", after="after-write")
+    around("psrl.activities.generation.writer:SegmentWriter.write", before="before-write", after="after-write")
     around(
         "psrl.workers.rollout.generate:Generator.generate",
         after="before-completion",

@@ -18,6 +18,8 @@ import torch
 from sqlalchemy.ext.asyncio import AsyncEngine
 from transformers import Qwen2ForCausalLM
 
+from psrl.activities.generation.turns import TurnStore
+from psrl.activities.generation.writer import SegmentWriter
 from psrl.activities.store.engine import async_engine
 from psrl.schemas.errors import EngineUnavailable, InvariantViolated, WeightsRefused
 from psrl.schemas.ids import GroupId, RunId, Version
@@ -26,8 +28,6 @@ from psrl.schemas.weights import WeightManifest, WeightProbe
 from psrl.workers.rollout.engine import DEFAULT_ENGINE, load_engine
 from psrl.workers.rollout.generate import Generator
 from psrl.workers.rollout.host import Host
-from psrl.workers.rollout.turns import TurnStore
-from psrl.workers.rollout.writer import SegmentWriter
 from tests.support.postgres import PostgresServer
 from tests.support.rollout import INSTANCE, RUN, Stored, add_group, call, stored_segments, until
 from tests.support.tiny_model import make_tiny_model, tiny_model, tiny_tokenizer

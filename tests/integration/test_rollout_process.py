@@ -13,7 +13,7 @@ from temporalio.client import Client, WorkflowFailureError
 
 from psrl.schemas.messages.rollout import SegmentEnd
 from psrl.schemas.stack import Stack
-from psrl.workflows.rollout_instance import RolloutInstance
+from psrl.workflows.rollout.instance import RolloutInstance
 from tests.support.rollout import PROMPT, SPEC, add_group, call, ids_of, refused_results, stored_segments, until
 from tests.support.rollout_process import SCRIPTED, Site, end, open_site
 from tests.support.scripted_engine import VARIABLE, scripted_probe, scripted_tokens

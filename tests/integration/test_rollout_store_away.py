@@ -9,10 +9,10 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
 
+from psrl.activities.generation import patience
 from psrl.schemas.errors import Unreachable
 from psrl.schemas.messages.rollout import SegmentEnd
 from psrl.schemas.stack import Stack
-from psrl.workers.rollout import patience
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.rollout import (
     PROMPT,

@@ -18,11 +18,11 @@ from sqlalchemy.engine import make_url
 from psrl.schemas.errors import FatalError, Unreachable, UserError
 from psrl.schemas.stack import Stack, load_stack
 from psrl.workers.coordinator.client import CoordinatorClient
+from psrl.workers.semaphores import FOLDER
 from psrl.workers.stack import ready, temporary
 from psrl.workers.stack import up as stack_up
 from psrl.workers.stack.orphans import stack_processes
 from psrl.workers.stack.parts import PART_VARIABLE
-from psrl.workers.stack.semaphores import FOLDER
 from psrl.workers.stack.settings import UpRequest, load_settings
 from psrl.workers.stack.supervision import Supervisor, socket_path
 from psrl.workers.stack.up import down, up

@@ -9,6 +9,8 @@ from typing import Any
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from psrl.activities.generation.turns import TurnStore
+from psrl.activities.generation.writer import SegmentWriter
 from psrl.activities.store.codec import decode_ids, decode_logprobs, encode_ids
 from psrl.schemas.errors import WeightsRefused
 from psrl.schemas.ids import GroupId, InstanceId, RunId, Version
@@ -17,8 +19,6 @@ from psrl.schemas.tables import Group, Run, Segment, Trajectory
 from psrl.schemas.weights import WeightManifest
 from psrl.workers.rollout.generate import Generator
 from psrl.workers.rollout.host import Host
-from psrl.workers.rollout.turns import TurnStore
-from psrl.workers.rollout.writer import SegmentWriter
 from tests.support.scripted_engine import Script, ScriptedEngine, scripted_probe
 
 RUN = RunId("run-1")

@@ -33,8 +33,8 @@ from psrl.schemas.stack import HOME_VARIABLE, STACK_FILE, Stack
 from psrl.schemas.weights import WeightProbe
 from psrl.workers.coordinator.client import CoordinatorClient
 from psrl.workers.coordinator.server import start_server
-from psrl.workflows.rollout_instance import RolloutInstance
-from psrl.workflows.settings import HEARTBEAT
+from psrl.workflows.calls.settings import HEARTBEAT
+from psrl.workflows.rollout.instance import RolloutInstance
 from tests.support.child import spawn, stop
 from tests.support.rollout import RUN
 from tests.support.signal_sink import SignalSink

@@ -69,11 +69,11 @@ from psrl.schemas.messages.training import (
     StepRequest,
     UpdateStats,
 )
-from psrl.workflows.evaluation import Evaluation
-from psrl.workflows.rollout_group import RolloutGroup
-from psrl.workflows.rollout_instance import RolloutInstance
-from psrl.workflows.train_step import TrainStep
-from psrl.workflows.training_run import TrainingRun
+from psrl.workflows.rollout.evaluation import Evaluation
+from psrl.workflows.rollout.group import RolloutGroup
+from psrl.workflows.rollout.instance import RolloutInstance
+from psrl.workflows.run.training_run import TrainingRun
+from psrl.workflows.training.step import TrainStep
 
 WORKFLOWS = [TrainingRun, RolloutGroup, TrainStep, RolloutInstance, Evaluation]
 

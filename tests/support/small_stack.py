@@ -24,6 +24,8 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from psrl.activities.boundary import boundary
+from psrl.activities.generation.turns import TurnStore
+from psrl.activities.generation.writer import SegmentWriter
 from psrl.activities.routing.activities import RoutingActivities
 from psrl.activities.store.activities import StoreActivities
 from psrl.activities.weights.file import FileTransport
@@ -40,8 +42,6 @@ from psrl.workers.rollout.generate import Generator
 from psrl.workers.rollout.host import Host
 from psrl.workers.rollout.reporter import keep_reporting
 from psrl.workers.rollout.source import PublishedWeights
-from psrl.workers.rollout.turns import TurnStore
-from psrl.workers.rollout.writer import SegmentWriter
 from psrl.workers.trainer.main import main as trainer_main
 from tests.support.child import spawn
 from tests.support.histories import replay_run

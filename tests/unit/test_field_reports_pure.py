@@ -18,8 +18,8 @@ from psrl.schemas.config.without_effect import MODES
 from psrl.schemas.errors import ConfigError
 from psrl.schemas.ids import GroupId, Version, training_group
 from psrl.schemas.messages.rollout import DispatchRoom
-from psrl.workflows.dispatch import groups_still_needed, plan_wave
 from psrl.workflows.ledger import GroupState, Ledger
+from psrl.workflows.run.dispatch import groups_still_needed, plan_wave
 
 MINIMAL = ("model.path=m", "data.train_files=[t.jsonl]", "reward.function=a:b", "psrl.rollout_n=4")
 

@@ -31,12 +31,12 @@ from psrl.schemas.messages.data import AdmitRequest
 from psrl.schemas.messages.rewards import Score
 from psrl.schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, GenerateRequest, GenerateResult, Sampling
 from psrl.schemas.messages.run import GroupOutcome, GroupReport, RunPhase, StartEvaluation, StartRun
-from psrl.workflows import settings
-from psrl.workflows.evaluation import Evaluation
-from psrl.workflows.rollout_group import RolloutGroup
-from psrl.workflows.run_restore import empty_ledger
-from psrl.workflows.run_state import RunState
-from psrl.workflows.training_run import TrainingRun
+from psrl.workflows.calls import settings
+from psrl.workflows.rollout.evaluation import Evaluation
+from psrl.workflows.rollout.group import RolloutGroup
+from psrl.workflows.run.restore import empty_ledger
+from psrl.workflows.run.state import RunState
+from psrl.workflows.run.training_run import TrainingRun
 from tests.support.scripted_parts import ScriptedParts, minimal_config
 from tests.support.temporal import TemporalServer, running_temporal
 from tests.workflow.test_rollout_group import begin, start

@@ -15,7 +15,7 @@ from psrl.schemas.messages.rewards import Score, ScoreOutcome
 from psrl.schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, GenerateRequest, GenerateResult
 from psrl.schemas.messages.run import GroupOutcome, GroupReport, RunPhase, RunResult, RunStatus, StartRun, StopRun
 from psrl.schemas.messages.training import StepRequest
-from psrl.workflows.training_run import TrainingRun
+from psrl.workflows.run.training_run import TrainingRun
 from tests.support.scripted_parts import ScriptedParts, minimal_config
 
 FILTER = {"enable": True, "name": "dynamic_sampling_filter"}

@@ -21,8 +21,8 @@ from psrl.schemas.messages.rollout import (
     SegmentEnd,
 )
 from psrl.schemas.messages.run import GroupOutcome, GroupReport, StartGroup
-from psrl.workflows.rollout_group import RolloutGroup
-from psrl.workflows.trajectory import LEGAL, Trajectory, TrajectoryState
+from psrl.workflows.rollout.group import RolloutGroup
+from psrl.workflows.rollout.trajectory import LEGAL, Trajectory, TrajectoryState
 from tests.support.scripted_parts import ScriptedParts
 
 

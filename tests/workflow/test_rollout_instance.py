@@ -14,8 +14,8 @@ from temporalio.worker import UnsandboxedWorkflowRunner
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, InstanceId, RunId, instance_workflow
 from psrl.schemas.messages.rollout import EngineSpec, InstanceState
 from psrl.schemas.messages.run import InstanceChanged, StartInstance
-from psrl.workflows import settings
-from psrl.workflows.rollout_instance import RolloutInstance
+from psrl.workflows.calls import settings
+from psrl.workflows.rollout.instance import RolloutInstance
 from tests.support.scripted_parts import ScriptedParts
 from tests.support.signal_sink import SignalSink
 

@@ -13,9 +13,9 @@ from psrl.schemas.messages.training import (
     CheckpointRequest,
     StepRequest,
 )
-from psrl.workflows import settings
-from psrl.workflows.train_step import TrainStep
-from psrl.workflows.training_run import TrainingRun
+from psrl.workflows.calls import settings
+from psrl.workflows.run.training_run import TrainingRun
+from psrl.workflows.training.step import TrainStep
 from tests.support.scripted_parts import ScriptedParts, minimal_config
 
 FULL = "/disk: No space left on device: 100 bytes are needed, 7 are free"

@@ -12,7 +12,7 @@ from psrl.schemas.messages.rewards import Score, ScoreOutcome
 from psrl.schemas.messages.rollout import GenerateRequest, GenerateResult, SegmentEnd
 from psrl.schemas.messages.run import RunPhase, RunResult, RunStatus, StartRun, StepHeld
 from psrl.schemas.messages.training import StepRequest
-from psrl.workflows.training_run import TrainingRun
+from psrl.workflows.run.training_run import TrainingRun
 from tests.support.scripted_parts import ScriptedParts, minimal_config
 
 

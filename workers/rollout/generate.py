@@ -12,14 +12,14 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from ...activities.generation.turns import StoredTurn, TurnStore, fence_number
+from ...activities.generation.writer import Refused, SegmentRow, SegmentWriter
 from ...activities.store.codec import encode_ids, encode_logprobs
 from ...schemas.errors import EngineUnavailable, InvariantViolated
 from ...schemas.ids import Version
 from ...schemas.messages.rollout import GenerateRequest, GenerateResult, Sampling, SegmentEnd
 from .engine import Chunk, EngineRequest, StreamEnd
 from .host import Host
-from .turns import StoredTurn, TurnStore, fence_number
-from .writer import Refused, SegmentRow, SegmentWriter
 
 GATE_PATIENCE_S = 3.0
 """How long a request waits for a weight update to end before it is routed elsewhere."""

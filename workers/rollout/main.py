@@ -12,6 +12,8 @@ from datetime import timedelta
 
 from temporalio.worker import Worker
 
+from ...activities.generation.turns import TurnStore
+from ...activities.generation.writer import SegmentWriter
 from ...activities.store.engine import async_engine
 from ...activities.store.migrate import require_current
 from ...activities.store.reach import require_reachable
@@ -27,8 +29,6 @@ from .generate import Generator
 from .host import Host
 from .reporter import keep_reporting
 from .source import PublishedWeights
-from .turns import TurnStore
-from .writer import SegmentWriter
 
 MAX_ACTIVITIES = 1024
 """More than any engine runs at once: what waits here starts without a hop when a place is free."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...schemas.errors import UserError
-from .semaphores import name_of
+from ..semaphores import name_of
 
 PATH_LIMIT = 70
 """Leaves 37 bytes of a socket's path for what vLLM adds, a slash and a UUID."""

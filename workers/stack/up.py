@@ -21,6 +21,7 @@ from ...activities.store.migrate import upgrade
 from ...schemas.errors import FatalError, Unreachable, UserError, one_line
 from ...schemas.stack import Stack
 from ..process import connect
+from ..semaphores import remove_left
 from . import ready, temporary
 from .orphans import end_processes
 from .parts import (
@@ -35,7 +36,6 @@ from .parts import (
 )
 from .ports import TEMPORAL_UI, choose_ports
 from .postgres import find_postgres
-from .semaphores import remove_left
 from .settings import DATABASE, Settings, UpRequest, forget_servers, load_settings, merge, save
 from .supervision import SERVICES, STORE, WORKERS, Program, Supervisor
 from .temporal import ensure_search_attributes, temporal_command

@@ -1,0 +1,1 @@
+"""What a generation stores, and how it finds its turn again."""

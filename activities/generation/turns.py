@@ -1,0 +1,136 @@
+"""One turn in the store, as a generate call sees it: its prompt, what earlier calls stored, and the claim that keeps
+late results of abandoned attempts out (L6, L8)."""
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from ...schemas.errors import InvariantViolated, StaleAttempt
+from ...schemas.ids import GroupId, RunId
+from ...schemas.messages.rollout import GenerateRequest, SegmentEnd, TrajectoryRef
+from ...schemas.tables import Group, Run, Segment, Trajectory
+from ..store.codec import decode_ids
+from ..store.engine import one_statement_each
+from .patience import patiently
+
+ATTEMPTS_PER_CALL = 1_000_000
+KEPT_PROMPTS = 4096
+
+
+def fence_number(call: int, attempt: int) -> int:
+    """Rises with every attempt of every call; the trajectory belongs to the highest that has claimed it."""
+    return call * ATTEMPTS_PER_CALL + attempt
+
+
+@dataclass(slots=True)
+class StoredTurn:
+    """Tokens of the turn that are in the store."""
+
+    token_ids: list[int] = field(default_factory=list)
+    segments: int = 0
+    version: int | None = None
+    """Of the newest of them."""
+    end: SegmentEnd | None = None
+
+
+class TurnStore:
+    def __init__(self, store: AsyncEngine) -> None:
+        self._store, self._reads = store, one_statement_each(store)
+        self._prompts: OrderedDict[tuple[RunId, GroupId], asyncio.Task[list[int]]] = OrderedDict()
+
+    async def prompt(self, ref: TrajectoryRef, turn: int) -> list[int]:
+        """Token ids before the turn. Trajectories of a group share one query."""
+        if turn:
+            raise InvariantViolated(f"{_name(ref)}: turn {turn} has no stored prompt, only turn 0 has")
+        key = (ref.run_id, ref.group_id)
+        if key not in self._prompts:
+            reading = patiently(lambda repeated: self._read_prompt(ref), f"the question for the prompt of {_name(ref)}")
+            self._prompts[key] = asyncio.create_task(reading)
+            while len(self._prompts) > KEPT_PROMPTS:
+                self._prompts.popitem(last=False)
+        self._prompts.move_to_end(key)
+        try:
+            # Shielded: a caller that is cancelled must not take the query from the others.
+            return await asyncio.shield(self._prompts[key])
+        except Exception:
+            self._prompts.pop(key, None)
+            raise
+
+    async def claim(self, request: GenerateRequest, fence: int) -> StoredTurn:
+        """Take the trajectory over from earlier attempts. Raises `StaleAttempt` when a later one has it."""
+        return await patiently(
+            lambda repeated: self._claim(request, fence), f"the claim of {_name(request.trajectory)}"
+        )
+
+    async def _claim(self, request: GenerateRequest, fence: int) -> StoredTurn:
+        ref = request.trajectory
+        async with self._store.begin() as connection:
+            claimed = await connection.execute(
+                update(Trajectory).where(*_is(Trajectory, ref), Trajectory.fence <= fence).values(fence=fence)
+            )
+            if not claimed.rowcount:
+                raise await self._refusal(connection, ref, fence)
+            return await _read_turn(connection, ref, request.turn)
+
+    async def begin_anew(self, request: GenerateRequest, fence: int) -> StoredTurn:
+        """Take back what is stored of an unfinished turn. Raises `StaleAttempt`."""
+        return await patiently(
+            lambda repeated: self._begin_anew(request, fence), f"a new beginning of {_name(request.trajectory)}"
+        )
+
+    async def _begin_anew(self, request: GenerateRequest, fence: int) -> StoredTurn:
+        ref = request.trajectory
+        async with self._store.begin() as connection:
+            owned = await connection.execute(
+                update(Trajectory).where(*_is(Trajectory, ref), Trajectory.fence == fence).values(tokens=0)
+            )
+            if not owned.rowcount:
+                raise await self._refusal(connection, ref, fence)
+            await connection.execute(delete(Segment).where(*_is(Segment, ref), Segment.turn == request.turn))
+        return StoredTurn()
+
+    async def refusal(self, request: GenerateRequest, fence: int) -> StaleAttempt:
+        """The error of an attempt whose rows the store refused; counted."""
+        async with self._store.begin() as connection:
+            return await self._refusal(connection, request.trajectory, fence)
+
+    async def _refusal(self, connection: AsyncConnection, ref: TrajectoryRef, fence: int) -> StaleAttempt:
+        owner = await connection.scalar(select(Trajectory.fence).where(*_is(Trajectory, ref)))
+        if owner is None:
+            raise InvariantViolated(f"{_name(ref)} is not in the store")
+        await connection.execute(
+            update(Run).where(Run.run_id == ref.run_id).values(refused_results=Run.refused_results + 1)
+        )
+        await connection.commit()
+        return StaleAttempt(f"{_name(ref)} belongs to attempt {owner}; the result of attempt {fence} is refused")
+
+    async def _read_prompt(self, ref: TrajectoryRef) -> list[int]:
+        query = select(Group.prompt_ids).where(Group.run_id == ref.run_id, Group.group_id == ref.group_id)
+        async with self._reads.connect() as connection:
+            found = await connection.scalar(query)
+        if found is None:
+            raise InvariantViolated(f"group {ref.group_id} of run {ref.run_id} is not in the store")
+        return decode_ids(found)
+
+
+async def _read_turn(connection: AsyncConnection, ref: TrajectoryRef, turn: int) -> StoredTurn:
+    columns = select(Segment.token_ids, Segment.version, Segment.end)
+    query = columns.where(*_is(Segment, ref), Segment.turn == turn).order_by(Segment.seq)
+    stored = StoredTurn()
+    for token_ids, version, end in await connection.execute(query):
+        stored.token_ids += decode_ids(token_ids)
+        stored.segments += 1
+        stored.version = version
+        stored.end = None if end is None else SegmentEnd(end)
+    return stored
+
+
+def _is(table: type[Trajectory] | type[Segment], ref: TrajectoryRef):  # type: ignore[no-untyped-def]
+    return table.run_id == ref.run_id, table.group_id == ref.group_id, table.index == ref.index
+
+
+def _name(ref: TrajectoryRef) -> str:
+    return f"trajectory {ref.run_id}/{ref.group_id}/{ref.index}"

@@ -1,0 +1,1 @@
+"""How workflows call activities: time limits, patience, retries, tasks."""

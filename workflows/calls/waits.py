@@ -1,0 +1,54 @@
+"""What a run waits for, as people see it: each wait with its owner and its deadline (L11).
+
+Owned by `TrainingRun`. A view, never decided upon: the deadlines are kept by the calls that these waits describe.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from ...schemas.messages.run import Wait
+
+
+class Waits:
+    def __init__(self) -> None:
+        self._open: list[Wait] = []
+
+    @property
+    def current(self) -> tuple[Wait, ...]:
+        """In order of their beginning."""
+        return tuple(self._open)
+
+    @contextmanager
+    def during(self, what: str, owner: str, limit: timedelta | None = None, otherwise: str = "") -> Iterator[None]:
+        """`limit` is when the call inside gives up; none where a person decides."""
+        now = workflow.now()
+        deadline = None if limit is None else now + limit
+        wait = Wait(what=what, owner=owner, since=now, deadline=deadline, otherwise=otherwise)
+        self._open.append(wait)
+        try:
+            yield
+        finally:
+            self._open.remove(wait)
+
+
+SLICES = 10
+SLICE = timedelta(seconds=5)
+"""At least: timers are exact to about a second."""
+
+
+async def while_alive(condition: Callable[[], bool], limit: timedelta) -> None:
+    """Raises `TimeoutError` when `condition` does not hold within `limit`. Only time in which somebody runs this
+    workflow counts: of a night in which the whole stack was down, one slice."""
+    slices = min(SLICES, max(1, int(limit / SLICE)))
+    for number in range(slices):
+        try:
+            await workflow.wait_condition(condition, timeout=limit / slices)
+        except TimeoutError:
+            if number == slices - 1:
+                raise
+        else:
+            return

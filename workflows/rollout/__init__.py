@@ -1,0 +1,1 @@
+"""Groups, their trajectories, validation rounds, and the instances they run on."""

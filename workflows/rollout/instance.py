@@ -1,0 +1,319 @@
+"""One rollout engine on behalf of one run: start, pull, serve, sync, restart, give back.
+
+Started by the run, id `RUN/instance/rollout-0`; outlives the run's continue-as-new. Promises: the engine serves only
+after a version was pulled, verified and probed; a failed update leaves it paused and is repaired by a new pull or a
+restart, else the instance is quarantined; a quarantined one is tried again at growing intervals and re-admitted by a
+pull that succeeds; waiting for another run's engine is no failure; the engine is given back when the run is gone (L11).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
+from temporalio.exceptions import TimeoutError as ActivityTimeout
+
+with workflow.unsafe.imports_passed_through():
+    from ...activities import signatures
+    from ...schemas.ids import rollout_queue
+    from ...schemas.messages.base import Message
+    from ...schemas.messages.rollout import InstanceCommand, InstanceState, PauseRequest, PullRequest
+    from ...schemas.messages.run import InstanceChanged, RunPhase, RunStatus, StartInstance
+    from ..calls import settings
+    from ..calls.tasks import end, ended_after
+
+_S = InstanceState
+LEGAL: dict[InstanceState, frozenset[InstanceState]] = {
+    _S.STARTING: frozenset({_S.PULLING, _S.STARTING, _S.QUARANTINED, _S.STOPPED}),
+    _S.PAUSING: frozenset({_S.PULLING, _S.STARTING, _S.QUARANTINED, _S.STOPPED}),
+    _S.PULLING: frozenset({_S.SERVING, _S.STARTING, _S.QUARANTINED, _S.STOPPED}),
+    _S.SERVING: frozenset({_S.PAUSING, _S.STARTING, _S.QUARANTINED, _S.STOPPED}),
+    _S.QUARANTINED: frozenset({_S.SERVING, _S.STOPPED}),
+    _S.STOPPED: frozenset(),
+}
+"""From each state, the states that may follow. Any failure leads back to STARTING until the budget is used up, then to
+QUARANTINED, which lasts through every attempt to bring the engine up until one has succeeded."""
+
+Request = TypeVar("Request", bound=Message)
+Result = TypeVar("Result")
+
+
+@workflow.defn
+class RolloutInstance:
+    @workflow.init
+    def __init__(self, start: StartInstance) -> None:
+        self._start = start
+        self._command = InstanceCommand(run_id=start.spec.run_id, instance=start.instance)
+        self._restarts = start.restarts
+        """Failures since the engine last served for `restart_budget_heals_s` at a stretch."""
+        self._state = InstanceState.QUARANTINED if self._out_of_budget else InstanceState.STARTING
+        self._target = start.version
+        self._version = -1
+        self._serves_since: float | None = None
+        self._quarantined_at = start.quarantined_at
+        self._stopping = False
+        self._orphaned = False
+
+    @workflow.run
+    async def run(self, start: StartInstance) -> str:
+        while not self._stopping:
+            try:
+                await self._serve()
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                await self._failed(error)
+            if not self._stopping and workflow.info().is_continue_as_new_suggested():
+                self._roll_over()
+        await self._give_back()
+        return self._state.value
+
+    @workflow.signal
+    def sync(self, version: int) -> None:
+        """Serve this version or a newer one as soon as possible. An older number changes nothing."""
+        self._target = max(self._target, version)
+
+    @workflow.signal
+    def stop(self) -> None:
+        """Shut the engine down and give the instance back."""
+        self._stopping = True
+
+    @workflow.query
+    def status(self) -> InstanceChanged:
+        tried_s = workflow.time() - self._quarantined_at if self._quarantined_at else 0.0
+        return InstanceChanged(
+            instance=self._start.instance, state=self._state, version=self._version, quarantined_s=tried_s
+        )
+
+    # --- the life of the engine --------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        """Bring the engine up and keep it in step with the run, until `stop`, a failure, or a long history."""
+        if not await self._start_engine():
+            return
+        hold = asyncio.create_task(self._hold())
+        async with ended_after(hold):
+            await self._unless_lost(hold, self._pull())
+            while not self._stopping and not workflow.info().is_continue_as_new_suggested():
+                await workflow.wait_condition(lambda: self._stopping or self._behind or hold.done())
+                if hold.done():
+                    hold.result()
+                elif self._behind and not self._stopping:
+                    await self._unless_lost(hold, self._sync())
+
+    @staticmethod
+    async def _unless_lost(hold: "asyncio.Task[None]", work: Coroutine[Any, Any, None]) -> None:
+        """Do `work`, but fail with the lease: a host that died would let it wait for half an hour, and one that came
+        back would refuse it all that time for want of an engine."""
+        task = asyncio.create_task(work)
+        await workflow.wait_condition(lambda: task.done() or hold.done())
+        if not task.done():
+            await end(task)
+            hold.result()
+        task.result()
+
+    async def _start_engine(self) -> bool:
+        """False: `stop` came while the engine was starting. An instance that another run holds is waited for as long as
+        a start may take; a quarantined one asks again at its next try."""
+        asked_at = workflow.time()
+        while not self._stopping:
+            try:
+                return await self._start_once()
+            except ActivityError as error:
+                waited_s = workflow.time() - asked_at
+                if not _held_by_another(error) or self._out_of_budget or waited_s >= self._start.start_timeout_s:
+                    raise
+                await self._tell_run(f"waits for another run: {_reason(error)}")
+            await self._sleep_unless_stopped(settings.BUSY_RETRY_S)
+        return False
+
+    async def _start_once(self) -> bool:
+        """Does not wait for the end of the start, which may take minutes, when `stop` comes."""
+        patience = timedelta(seconds=self._start.start_timeout_s)
+        starting = asyncio.create_task(self._call(signatures.start_engine, self._start.spec, "start engine", patience))
+        await workflow.wait_condition(lambda: self._stopping or starting.done())
+        if not starting.done():
+            await end(starting)
+            return False
+        starting.result()
+        return True
+
+    async def _sync(self) -> None:
+        self._to(InstanceState.PAUSING)
+        request = PauseRequest(**self._command.model_dump(), interrupt=self._start.interrupt)
+        await self._call(signatures.pause, request, "pause: interrupt" if request.interrupt else "pause: drain")
+        await self._pull()
+
+    async def _pull(self) -> None:
+        """Load the newest version asked for, then admit requests. The engine is paused before, and after a failure."""
+        if not self._out_of_budget:
+            self._to(InstanceState.PULLING)
+        version = await self._pull_newest()
+        await self._call(signatures.resume, self._command, f"serve v{version}")
+        self._version = version
+        self._serves_since = self._serves_since or workflow.time()
+        self._to(InstanceState.SERVING)
+        await self._tell_run()
+
+    async def _pull_newest(self) -> int:
+        """A slow instance may find a version gone that was replaced long ago: what counts is the newest asked for."""
+        while True:
+            version = self._target
+            request = PullRequest(**self._command.model_dump(), version=version)
+            try:
+                await self._call(signatures.pull_weights, request, f"pull v{version}", attempts=settings.PULL_ATTEMPTS)
+            except ActivityError as error:
+                if is_cancelled_exception(error) or self._target == version:
+                    raise
+            else:
+                return version
+
+    async def _hold(self) -> None:
+        """The lease on the engine: fails within seconds when the host or the engine dies, and asks once a minute
+        whether the run still exists."""
+        while True:
+            try:
+                await self._call(
+                    signatures.hold_engine, self._command, "engine is alive", settings.LEASE, attempts=settings.ONCE
+                )
+            except ActivityError as error:
+                if not _lease_ran_out(error):
+                    raise
+            await self._tell_run()
+
+    async def _failed(self, error: ActivityError) -> None:
+        """Count it, tell the run, and wait a while before the engine is started anew."""
+        reason = _reason(error)
+        self._heal()
+        # A holder that was waited for in vain is not asked again five times.
+        self._restarts = 1 + (self._start.restart_budget if _held_by_another(error) else self._restarts)
+        self._version, self._serves_since = -1, None
+        self._to(InstanceState.QUARANTINED if self._out_of_budget else InstanceState.STARTING)
+        await self._tell_run(reason)
+        await self._sleep_unless_stopped(self._pause_s)
+
+    def _heal(self) -> None:
+        """An engine that served for long is as good as new."""
+        served_s = workflow.time() - self._serves_since if self._serves_since is not None else 0.0
+        if served_s >= self._start.restart_budget_heals_s:
+            self._restarts = 0
+
+    @property
+    def _out_of_budget(self) -> bool:
+        return self._restarts > self._start.restart_budget
+
+    @property
+    def _pause_s(self) -> float:
+        """Doubles with every failure; in quarantine from a new beginning and up to a higher limit."""
+        if not self._out_of_budget:
+            return float(min(2.0**self._restarts, settings.RESTART_PAUSE_MAX_S))
+        tries = self._restarts - self._start.restart_budget - 1
+        return float(min(settings.PROBE_PAUSE_S * 2.0 ** min(tries, 10), settings.PROBE_PAUSE_MAX_S))
+
+    async def _sleep_unless_stopped(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(lambda: self._stopping, timeout=seconds)
+
+    async def _give_back(self) -> None:
+        try:
+            await self._call(signatures.release_engine, self._command, "release", settings.LEASE)
+        except ActivityError as error:
+            workflow.logger.warning("%s was not given back: %s", self._start.instance, _reason(error))
+        self._version = -1
+        self._to(InstanceState.STOPPED)
+        if self._orphaned:
+            await self._record_end_of_run()
+        else:
+            await self._tell_run()
+
+    async def _record_end_of_run(self) -> None:
+        """A run that was terminated could not write down its end. One that ended by itself has: its record stays."""
+        end = RunStatus(
+            run_id=self._start.spec.run_id,
+            phase=RunPhase.FAILED,
+            reason="its workflow was closed from outside (terminated, or its history was deleted)",
+            step=0,
+            total_steps=0,
+            version=0,
+            live_groups=0,
+            occupied_groups=0,
+        )
+        await workflow.execute_activity(
+            signatures.record_run,
+            end,
+            summary="run was closed from outside",
+            start_to_close_timeout=settings.SHORT,
+            schedule_to_close_timeout=settings.STORE_PATIENCE,
+            retry_policy=settings.QUICK,
+        )
+
+    def _roll_over(self) -> None:
+        self._heal()
+        carried = {"version": self._target, "restarts": self._restarts, "quarantined_at": self._quarantined_at}
+        workflow.continue_as_new(self._start.model_copy(update=carried))
+
+    # --- helpers -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _behind(self) -> bool:
+        return self._target > self._version
+
+    def _to(self, state: InstanceState) -> None:
+        if state not in LEGAL[self._state] and state is not self._state:
+            raise ApplicationError(
+                f"{self._start.instance}: {self._state} -> {state} is not allowed",
+                type="InvariantViolated",
+                non_retryable=True,
+            )
+        if state is not InstanceState.QUARANTINED:
+            self._quarantined_at = 0.0
+        elif state is not self._state:
+            self._quarantined_at = workflow.time()
+        self._state = state
+        workflow.set_current_details(f"**{state}** v{self._version}, target v{self._target}, restarts {self._restarts}")
+
+    async def _tell_run(self, reason: str = "") -> None:
+        changed = self.status().model_copy(update={"reason": reason[:500]})
+        run = workflow.get_external_workflow_handle(self._start.run_workflow_id)
+        try:
+            await run.signal("instance_changed", changed)
+        except ApplicationError:
+            # The run is closed: nobody will ever ask for this engine again.
+            self._stopping = self._orphaned = True
+
+    async def _call(
+        self,
+        activity: Callable[[Request], Awaitable[Result]],
+        request: Request,
+        summary: str,
+        patience: timedelta = settings.WEIGHTS_PATIENCE,
+        attempts: RetryPolicy = settings.QUICK,
+    ) -> Result:
+        return await workflow.execute_activity(
+            activity,
+            request,
+            task_queue=rollout_queue(self._start.instance),
+            summary=f"{summary} · {self._start.instance}",
+            schedule_to_close_timeout=patience,
+            heartbeat_timeout=settings.HEARTBEAT,
+            retry_policy=attempts,
+        )
+
+
+def _lease_ran_out(error: ActivityError) -> bool:
+    ends = {TimeoutType.SCHEDULE_TO_CLOSE, TimeoutType.START_TO_CLOSE}
+    return isinstance(error.cause, ActivityTimeout) and error.cause.type in ends
+
+
+def _held_by_another(error: ActivityError) -> bool:
+    return isinstance(error.cause, ApplicationError) and error.cause.type == "InstanceBusy"
+
+
+def _reason(error: ActivityError) -> str:
+    cause = error.cause
+    kind = cause.type if isinstance(cause, ApplicationError) and cause.type else type(cause).__name__
+    return f"{error.activity_type}: {kind}: {cause}"

@@ -1,0 +1,1 @@
+"""The run: its state, its dispatch, what people see of it."""

@@ -1,0 +1,105 @@
+"""Consume: buffer `b` becomes version `b + 1`.
+
+A DAG of idempotent activities; any of them may be repeated, and a trainer that was restarted rebuilds what a stage
+needs. The version is visible to engines only after its row exists (L9). A checkpoint is begun and not waited for: the
+next stage of whatever step answers for it. A step whose disk is full tells its run (signal `step_held`), and goes on
+when there is room.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from ...activities import signatures
+    from ...schemas.messages.run import StartStep, StepHeld, StepReport
+    from ...schemas.messages.training import BatchRequest, CheckpointRequest, StepRequest
+    from ..calls import lifetime, settings
+    from .stage import trainer_stage
+
+Request = TypeVar("Request", bound=StepRequest)
+Result = TypeVar("Result")
+
+
+@workflow.defn
+class TrainStep:
+    def __init__(self) -> None:
+        self._held = 0
+
+    @workflow.run
+    async def run(self, start: StartStep) -> StepReport:
+        buffer, request = start.buffer, StepRequest(run_id=start.run_id, buffer=start.buffer)
+        batch = await lifetime.execute_activity(
+            signatures.make_batch,
+            BatchRequest(run_id=start.run_id, buffer=buffer, taken=start.taken, dropped=start.dropped),
+            activity_id=f"batch-{buffer:06d}",
+            summary=f"batch {buffer}: {len(start.taken)} groups",
+            start_to_close_timeout=settings.BATCH,
+            heartbeat_timeout=settings.HEARTBEAT,
+            schedule_to_close_timeout=settings.STORE_PATIENCE,
+            retry_policy=settings.QUICK,
+        )
+        began = workflow.now()
+        log_probs, advantages = await asyncio.gather(
+            self._stage(signatures.compute_log_probs, request, f"old log-probs of {batch.tokens} tokens"),
+            self._stage(signatures.compute_advantages, request, f"advantages of {batch.groups} groups"),
+        )
+        update = await self._stage(signatures.update, request, f"update v{buffer} → v{buffer + 1}")
+        published = await self._stage(signatures.publish, request, f"publish v{buffer + 1}")
+        report = StepReport(
+            run_id=start.run_id,
+            buffer=buffer,
+            waited_s=start.waited_s,
+            train_started_at=began,
+            published_at=workflow.now(),
+            batch=batch,
+            log_probs=log_probs,
+            advantages=advantages,
+            update=update,
+            publish=published,
+        )
+        await self._record(report)
+        if start.checkpoint:
+            saving = CheckpointRequest(run_id=start.run_id, buffer=buffer)
+            await self._stage(signatures.checkpoint, saving, f"checkpoint of v{buffer + 1}")
+        return report
+
+    async def _stage(self, stage: Callable[[Request], Awaitable[Result]], request: Request, summary: str) -> Result:
+        async def hold(reason: str) -> None:
+            """Of the stages that run at the same time, the first and the last to be held are told."""
+            self._held += 1 if reason else -1
+            if self._held == (1 if reason else 0):
+                await self._tell_run(StepHeld(buffer=request.buffer, reason=reason))
+
+        name = getattr(stage, "__name__", "stage").replace("_", "-")
+        return await trainer_stage(
+            stage,
+            request,
+            summary=summary,
+            patience=settings.TRAIN_PATIENCE,
+            hold=hold,
+            activity_id=f"{name}-{request.buffer:06d}",
+        )
+
+    async def _tell_run(self, held: StepHeld) -> None:
+        run = workflow.info().parent
+        if run is None:
+            return
+        try:
+            await workflow.get_external_workflow_handle(run.workflow_id).signal("step_held", held)
+        except ApplicationError as error:
+            workflow.logger.warning("run %s took no signal: %s", run.workflow_id, error)
+
+    async def _record(self, report: StepReport) -> None:
+        await lifetime.execute_activity(
+            signatures.record_step,
+            report,
+            activity_id=f"record-{report.buffer:06d}",
+            summary=f"step {report.buffer}: reward {report.batch.reward_mean:.3f}",
+            start_to_close_timeout=settings.SHORT,
+            schedule_to_close_timeout=settings.STORE_PATIENCE,
+            retry_policy=settings.QUICK,
+        )
