@@ -37,6 +37,7 @@ from psrl.workflows.rollout.group import RolloutGroup
 from psrl.workflows.run.restore import empty_ledger
 from psrl.workflows.run.state import RunState
 from psrl.workflows.run.training_run import TrainingRun
+from tests.support.calls import shorten
 from tests.support.scripted_parts import ScriptedParts, minimal_config
 from tests.support.temporal import TemporalServer, running_temporal
 from tests.workflow.test_rollout_group import begin, start
@@ -53,8 +54,9 @@ Group = WorkflowHandle[RolloutGroup, GroupReport]
 @pytest.fixture(autouse=True)
 def seconds_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workflows run outside the sandbox, which would import the settings anew."""
-    for name in ("HEARTBEAT", "TRAIN_HEARTBEAT", "POLL_START"):
+    for name in ("HEARTBEAT", "POLL_START"):
         monkeypatch.setattr(settings, name, timedelta(seconds=2))
+    shorten(monkeypatch, heartbeat=timedelta(seconds=2), pickup=timedelta(seconds=2))
     monkeypatch.setattr(settings, "ABSENCE", timedelta(seconds=1))
 
 
@@ -204,7 +206,7 @@ async def test_a_run_neither_fails_nor_replaces_groups_that_live_on(
     """The absence is longer than a group may take, and than the run waits for its own calls."""
     monkeypatch.setattr(settings, "SWEEP", timedelta(seconds=0.5))
     monkeypatch.setattr(settings, "ABSENCE", timedelta(seconds=3))
-    monkeypatch.setattr(settings, "STORE_PATIENCE", timedelta(seconds=6))
+    shorten(monkeypatch, patience=timedelta(seconds=6))
     parts = AskedAtNight()
     parts.total_steps, parts.room_groups = 2, 2
     config = minimal_config(group_timeout_s=LIMIT_S, deployment={"n_rollout_instances": 1})

@@ -16,7 +16,7 @@ from psrl.schemas.messages.rewards import Score, ScoreOutcome
 from psrl.schemas.messages.run import RunPhase, RunResult, StartRun, StopRun
 from psrl.schemas.messages.training import StepRequest
 from psrl.workflows.calls import settings
-from psrl.workflows.calls.waits import while_alive
+from psrl.workflows.calls.lifetime import while_alive
 from psrl.workflows.run.training_run import TrainingRun
 from tests.support.scripted_parts import ScriptedParts, minimal_config
 

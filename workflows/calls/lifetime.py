@@ -1,9 +1,10 @@
 """How long something may take, counted in time in which somebody ran its workflow. A night in which the stack was down
 costs next to nothing.
 
-Used by `Episodes` for a group and by every call with a patience of its own, since the server measures the timeouts of
-activities with its own clock: after an absence they have all run out. Promises: an absence of any length costs at most
-one slice; no event in the history before the first silence of more than a slice; whatever happens, it ends (L11).
+Used by `Episodes` for a group, by `Call` for every call with a patience of its own, and by a run for what it waits for
+without a call, since the server measures the timeouts of activities with its own clock: after an absence they have all
+run out. Promises: an absence of any length costs at most one slice; no event in the history before the first silence
+of more than a slice; whatever happens, it ends (L11).
 
 A workflow sees only the moments in which it acts. A long silence between two of them is one long call or an absence,
 and counts for one slice at most; after the first a timer breaks the silence, so from then on all that lies beyond a
@@ -11,9 +12,9 @@ slice is known to be an absence. Without any, a limit may be granted almost twic
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, RetryState, TimeoutType
@@ -21,11 +22,11 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from . import settings
-    from .waits import SLICE, SLICES
 
-Request = TypeVar("Request")
-Result = TypeVar("Result")
 NOTHING = timedelta()
+SLICES = 10
+SLICE = timedelta(seconds=5)
+"""At least: timers are exact to about a second."""
 
 
 class Lifetime:
@@ -37,10 +38,7 @@ class Lifetime:
     @property
     def left(self) -> timedelta:
         """Reading it is what makes a moment known: the more often, the more exact."""
-        now = workflow.now()
-        silence, self._seen = now - self._seen, now
-        self._left -= min(silence, self._slice)
-        if silence > self._slice and self._ticker is None:
+        if self._count() > self._slice and self._ticker is None:
             self._ticker = asyncio.create_task(self._tick())
         return max(self._left, NOTHING)
 
@@ -57,18 +55,21 @@ class Lifetime:
         if self._ticker is not None:
             self._ticker.cancel()
 
-    async def execute_activity(
-        self, activity: Callable[[Request], Awaitable[Result]], request: Request, **options: Any
-    ) -> Result:
-        """As that of `workflow`, for idempotent calls: one that ran out of its patience in an absence is made again."""
-        while True:
-            try:
-                return await workflow.execute_activity(
-                    activity, request, schedule_to_close_timeout=self.timeout, **options
-                )
-            except ActivityError as error:
-                if not ran_out(error) or self.over:
-                    raise
+    async def wait(self, condition: Callable[[], bool]) -> None:
+        """Raises `TimeoutError` when `condition` does not hold before the end. Its own timers break the silence."""
+        while self._left > NOTHING:
+            with suppress(TimeoutError):
+                await workflow.wait_condition(condition, timeout=min(self._slice, self._left))
+                return
+            self._count()
+        raise TimeoutError
+
+    def _count(self) -> timedelta:
+        """How long the silence until now was; a slice of it at most counts."""
+        now = workflow.now()
+        silence, self._seen = now - self._seen, now
+        self._left -= min(silence, self._slice)
+        return silence
 
     async def _tick(self) -> None:
         """From now on exact to a slice."""
@@ -83,16 +84,7 @@ def ran_out(error: ActivityError) -> bool:
     return closed or error.retry_state is RetryState.TIMEOUT
 
 
-async def execute_activity(
-    activity: Callable[[Request], Awaitable[Result]],
-    request: Request,
-    *,
-    schedule_to_close_timeout: timedelta,
-    **options: Any,
-) -> Result:
-    """A call with a lifetime of its own."""
-    lifetime = Lifetime(schedule_to_close_timeout)
-    try:
-        return await lifetime.execute_activity(activity, request, **options)
-    finally:
-        lifetime.close()
+async def while_alive(condition: Callable[[], bool], limit: timedelta) -> None:
+    """Raises `TimeoutError` when `condition` does not hold within `limit`. Only time in which somebody runs this
+    workflow counts: of a night in which the whole stack was down, one slice."""
+    await Lifetime(limit).wait(condition)

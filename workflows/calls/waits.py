@@ -3,7 +3,7 @@
 Owned by `TrainingRun`. A view, never decided upon: the deadlines are kept by the calls that these waits describe.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -33,22 +33,3 @@ class Waits:
             yield
         finally:
             self._open.remove(wait)
-
-
-SLICES = 10
-SLICE = timedelta(seconds=5)
-"""At least: timers are exact to about a second."""
-
-
-async def while_alive(condition: Callable[[], bool], limit: timedelta) -> None:
-    """Raises `TimeoutError` when `condition` does not hold within `limit`. Only time in which somebody runs this
-    workflow counts: of a night in which the whole stack was down, one slice."""
-    slices = min(SLICES, max(1, int(limit / SLICE)))
-    for number in range(slices):
-        try:
-            await workflow.wait_condition(condition, timeout=limit / slices)
-        except TimeoutError:
-            if number == slices - 1:
-                raise
-        else:
-            return

@@ -7,6 +7,7 @@ whatever length; every wait ends with the group's lifetime (L11); a reward that 
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from temporalio import workflow
@@ -16,7 +17,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 with workflow.unsafe.imports_passed_through():
     from ...activities import signatures
     from ...schemas.config import RoutingMethod
-    from ...schemas.ids import CPU_QUEUE, GroupId, RunId, rollout_queue
+    from ...schemas.ids import GroupId, RunId, rollout_queue
     from ...schemas.messages.rewards import Score, ScoreOutcome, ScoreRequest
     from ...schemas.messages.rollout import (
         GenerateRequest,
@@ -29,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from ...schemas.seeds import group_seed, trajectory_seed
     from ..calls import settings
+    from ..calls import table as calls
     from ..calls.lifetime import Lifetime
     from ..calls.tasks import ended_after
     from .trajectory import Trajectory, TrajectoryState
@@ -232,15 +234,11 @@ class Episodes:
     async def _score(self, indices: tuple[int, ...]) -> None:
         names = ", ".join(self.trajectories[index].name for index in indices)
         try:
-            result = await self._lifetime.execute_activity(
-                signatures.score,
+            result = await replace(calls.score, start_to_close=self._reward_timeout).within(
+                self._lifetime,
                 ScoreRequest(run_id=self._run_id, group_id=self._group_id, indices=indices),
-                task_queue=CPU_QUEUE,
                 activity_id=f"{self._label}score-{indices[0]:02d}-{len(indices)}",
                 summary=f"score {names}" if len(indices) <= 4 else f"score {len(indices)} trajectories",
-                start_to_close_timeout=self._reward_timeout,
-                heartbeat_timeout=settings.TRAIN_HEARTBEAT,
-                retry_policy=settings.SCORE_ATTEMPTS,
             )
         except ActivityError as error:
             if is_cancelled_exception(error):

@@ -12,11 +12,10 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from ...activities import signatures
-    from ...schemas.ids import CPU_QUEUE, GroupId
+    from ...schemas.ids import GroupId
     from ...schemas.messages.data import DrawValidationRequest
     from ...schemas.messages.run import EvaluationReport, StartEvaluation
-    from ..calls import lifetime, settings
+    from ..calls import table as calls
     from .episodes import Episodes
 
 
@@ -40,15 +39,9 @@ class Evaluation:
         return report
 
     async def _draw(self, start: StartEvaluation) -> tuple[GroupId, ...]:
-        drawn = await lifetime.execute_activity(
-            signatures.draw_validation,
+        drawn = await calls.draw_validation(
             DrawValidationRequest(run_id=start.run_id, version=start.version, trajectories=start.samples),
-            task_queue=CPU_QUEUE,
             summary=f"validation prompts at v{start.version}",
-            start_to_close_timeout=settings.LEASE,
-            heartbeat_timeout=settings.HEARTBEAT,
-            schedule_to_close_timeout=settings.STORE_PATIENCE,
-            retry_policy=settings.QUICK,
         )
         return drawn.groups
 
@@ -72,14 +65,7 @@ class Evaluation:
             return episodes
 
     async def _record(self, report: EvaluationReport) -> None:
-        await lifetime.execute_activity(
-            signatures.record_evaluation,
-            report,
-            summary=f"accuracy at v{report.version}: {report.accuracy}",
-            start_to_close_timeout=settings.SHORT,
-            schedule_to_close_timeout=settings.STORE_PATIENCE,
-            retry_policy=settings.QUICK,
-        )
+        await calls.record_evaluation(report, summary=f"accuracy at v{report.version}: {report.accuracy}")
 
     async def _tell_run(self, start: StartEvaluation, report: EvaluationReport) -> None:
         run = workflow.get_external_workflow_handle(start.run_workflow_id)

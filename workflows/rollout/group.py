@@ -11,9 +11,8 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from ...activities import signatures
     from ...schemas.messages.run import GroupOutcome, GroupReport, StartGroup, TellRun
-    from ..calls import settings
+    from ..calls import table as calls
     from ..search import REWARD, STATE
     from .episodes import Episodes
     from .trajectory import Trajectory
@@ -79,13 +78,7 @@ class RolloutGroup:
         for a place among many held route calls; a report that does not arrive until then is fetched by the run's
         sweep."""
         try:
-            await workflow.execute_local_activity(
-                signatures.tell_run,
-                TellRun(run_workflow_id=self._start.run_workflow_id, report=report),
-                start_to_close_timeout=settings.SHORT,
-                schedule_to_close_timeout=settings.SWEEP,
-                retry_policy=settings.LOCAL,
-            )
+            await calls.tell_run(TellRun(run_workflow_id=self._start.run_workflow_id, report=report))
         except FailureError as error:  # of a local activity, also what it raised itself
             if is_cancelled_exception(error):
                 raise

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from ...activities import signatures
     from ...schemas.config import RewardScope, RunConfig
-    from ...schemas.ids import CPU_QUEUE, GroupId, RunId, training_group
+    from ...schemas.ids import GroupId, RunId, training_group
     from ...schemas.messages.data import DrawRequest
     from ...schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, Sampling
     from ...schemas.messages.run import StartGroup, StartGroups
-    from ..calls import lifetime, settings
+    from ..calls import settings
+    from ..calls import table as calls
     from ..ledger import Ledger
     from .dispatch import Wave, groups_still_needed, plan_wave
     from .state import RunState
@@ -88,13 +88,9 @@ class Dispatcher:
     async def _ask(self) -> DispatchPlan:
         """Not a local activity: one that resolves in the task in which the run continues as new would let it overlook
         signals of the same task (docs/decisions/continue-as-new.md)."""
-        return await lifetime.execute_activity(
-            signatures.plan_dispatch,
+        return await calls.plan_dispatch(
             DispatchPlanRequest(run_id=self._run_id, trajectories_per_group=self._config.psrl.offered_trajectories),
             summary="ask for room",
-            schedule_to_close_timeout=settings.STORE_PATIENCE,
-            start_to_close_timeout=settings.SHORT,
-            retry_policy=settings.QUICK,
         )
 
     async def _start(self, wave: Wave) -> None:
@@ -103,8 +99,7 @@ class Dispatcher:
         self.started_at.update({group: workflow.time() for group in groups})
         first, self.next_group = self.next_group, self.next_group + wave.groups
         places = tuple(self._next_place() for _ in groups)
-        await lifetime.execute_activity(
-            signatures.draw_groups,
+        await calls.draw_groups(
             DrawRequest(
                 run_id=self._run_id,
                 first=first,
@@ -112,23 +107,13 @@ class Dispatcher:
                 places=places,
                 trajectories=self._config.psrl.offered_trajectories,
             ),
-            task_queue=CPU_QUEUE,
             summary=f"draw {wave.groups} prompts from {first}",
-            start_to_close_timeout=settings.LEASE,
-            heartbeat_timeout=settings.HEARTBEAT,
-            schedule_to_close_timeout=settings.STORE_PATIENCE,
-            retry_policy=settings.QUICK,
         )
         if self._abandoned:
             return
-        await lifetime.execute_activity(
-            signatures.start_groups,
+        await calls.start_groups(
             StartGroups(template=self._template(wave.version), groups=groups),
             summary=f"start {wave.groups} groups at v{wave.version}",
-            start_to_close_timeout=settings.LEASE,
-            heartbeat_timeout=settings.HEARTBEAT,
-            schedule_to_close_timeout=settings.STORE_PATIENCE,
-            retry_policy=settings.QUICK,
         )
 
     def _next_place(self) -> int:

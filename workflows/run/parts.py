@@ -6,6 +6,7 @@ Keeps `TrainingRun` readable: what happens there, how it is called here.
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,12 +23,9 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from ...activities import signatures
     from ...schemas.config import PsrlSection, RunConfig, parse_config
     from ...schemas.errors import ConfigError
     from ...schemas.ids import (
-        CPU_QUEUE,
-        TRAINER_QUEUE,
         GroupId,
         InstanceId,
         RunId,
@@ -48,8 +46,9 @@ with workflow.unsafe.imports_passed_through():
         StartInstance,
     )
     from ...schemas.messages.training import CheckpointRequest, OpenTrainerRequest
-    from ..calls import lifetime, settings
-    from ..calls.waits import while_alive
+    from ..calls import settings
+    from ..calls import table as calls
+    from ..calls.lifetime import while_alive
     from ..rollout.evaluation import Evaluation
     from ..rollout.instance import RolloutInstance
     from ..search import RUN, STATE, STEP
@@ -71,30 +70,17 @@ async def admit(run: RunId, config: dict[str, object]) -> Admission:
     request = AdmitRequest(run_id=run, config=config, workflow_run_id=workflow.info().first_execution_run_id)
     limit = _start_limit(config)
     with _blaming("the cpu worker", limit, "its log is cpu.log under the stack's home"):
-        return await workflow.execute_activity(
-            signatures.admit_run,
-            request,
-            task_queue=CPU_QUEUE,
-            summary="check configuration, data, model and reward",
-            start_to_close_timeout=settings.ADMISSION,
-            schedule_to_start_timeout=limit,
-            heartbeat_timeout=settings.TRAIN_HEARTBEAT,
-            retry_policy=settings.ADMIT_ATTEMPTS,
+        return await replace(calls.admit_run, pickup=limit)(
+            request, summary="check configuration, data, model and reward"
         )
 
 
 async def restore(run: RunId, accept_changed_data: bool) -> Restored:
     limit = _start_limit({})
     with _blaming("the cpu worker", limit, "its log is cpu.log under the stack's home"):
-        return await workflow.execute_activity(
-            signatures.restore_run,
+        return await replace(calls.restore_run, pickup=limit)(
             RestoreRequest(run_id=run, accept_changed_data=accept_changed_data),
-            task_queue=CPU_QUEUE,
-            summary="find out where the run goes on",
-            start_to_close_timeout=settings.ADMISSION,
-            schedule_to_start_timeout=limit,
-            heartbeat_timeout=settings.TRAIN_HEARTBEAT,
-            retry_policy=settings.ADMIT_ATTEMPTS,
+            summary="find out where the run continues",
         )
 
 
@@ -108,18 +94,14 @@ def _start_limit(config: Mapping[str, object]) -> timedelta:
 
 
 async def reopen(run: RunId, restored: Restored) -> None:
-    await lifetime.execute_activity(
-        signatures.reopen_run,
+    await calls.reopen_run(
         ReopenRun(
             run_id=run,
             admission=restored.admission,
             first_epoch=restored.first_epoch,
             workflow_run_id=workflow.info().first_execution_run_id,
         ),
-        summary="the run goes on",
-        start_to_close_timeout=settings.SHORT,
-        schedule_to_close_timeout=settings.STORE_PATIENCE,
-        retry_policy=settings.QUICK,
+        summary="the run is resumed",
     )
 
 
@@ -143,10 +125,9 @@ async def open_trainer(run: RunId, config: RunConfig, hold: Hold, held: Callable
     limit = timedelta(seconds=config.psrl.deployment.start_timeout_s)
     opening = asyncio.create_task(
         trainer_stage(
-            signatures.open_trainer,
+            calls.open_trainer,
             OpenTrainerRequest(run_id=run),
             summary="load the model, publish v0",
-            patience=settings.TRAIN_PATIENCE,
             hold=hold,
             takes_turns=False,  # of a run that has not begun, the user hears at once
         )
@@ -164,13 +145,9 @@ async def reach_coordinator(run: RunId, config: RunConfig) -> None:
     """Later a coordinator may be away for a while; one that never came up is a fault of the start."""
     limit = timedelta(seconds=config.psrl.deployment.start_timeout_s)
     try:
-        await workflow.execute_activity(
-            signatures.plan_dispatch,
+        await replace(calls.plan_dispatch, patience=limit, living=False)(
             DispatchPlanRequest(run_id=run, trajectories_per_group=config.psrl.offered_trajectories),
             summary="is the coordinator there?",
-            schedule_to_close_timeout=limit,
-            start_to_close_timeout=settings.SHORT,
-            retry_policy=settings.QUICK,
         )
     except ActivityError as error:
         if is_cancelled_exception(error):
@@ -179,26 +156,15 @@ async def reach_coordinator(run: RunId, config: RunConfig) -> None:
 
 
 async def close_trainer(run: RunId) -> None:
-    await workflow.execute_activity(
-        signatures.close_trainer,
-        OpenTrainerRequest(run_id=run),
-        task_queue=TRAINER_QUEUE,
-        summary="free the trainer",
-        schedule_to_close_timeout=settings.LEASE,
-        # One that is not there holds nothing.
-        schedule_to_start_timeout=settings.POLL_START,
-        heartbeat_timeout=settings.TRAIN_HEARTBEAT,
-        retry_policy=settings.QUICK,
-    )
+    await calls.close_trainer(OpenTrainerRequest(run_id=run), summary="free the trainer")
 
 
 async def save_checkpoint(run: RunId, version: Version, hold: Hold) -> str:
     """Where it is, complete on disk."""
     saved = await trainer_stage(
-        signatures.checkpoint,
+        calls.checkpoint,
         CheckpointRequest(run_id=run, buffer=version - 1, wait=True),
         summary=f"checkpoint of v{version}, complete",
-        patience=settings.TRAIN_PATIENCE,
         hold=hold,
     )
     return saved.path
@@ -311,39 +277,20 @@ async def start_evaluation(run: RunId, config: RunConfig, version: Version) -> N
 async def cancel_groups(run: RunId, groups: tuple[GroupId, ...], reason: str) -> None:
     for at in range(0, len(groups), settings.DISPATCH_WAVE):
         wave = groups[at : at + settings.DISPATCH_WAVE]
-        await lifetime.execute_activity(
-            signatures.cancel_groups,
-            CancelGroups(run_id=run, groups=wave, reason=reason),
-            summary=f"give up {len(wave)} groups: {reason}",
-            start_to_close_timeout=settings.LEASE,
-            heartbeat_timeout=settings.HEARTBEAT,
-            schedule_to_close_timeout=settings.STORE_PATIENCE,
-            retry_policy=settings.QUICK,
+        await calls.cancel_groups(
+            CancelGroups(run_id=run, groups=wave, reason=reason), summary=f"give up {len(wave)} groups: {reason}"
         )
 
 
 async def collect_reports(run: RunId, groups: tuple[GroupId, ...]) -> tuple[GroupReport, ...]:
-    collected = await lifetime.execute_activity(
-        signatures.collect_reports,
-        CollectReports(run_id=run, groups=groups),
-        summary=f"look after {len(groups)} groups without a report",
-        start_to_close_timeout=settings.LEASE,
-        heartbeat_timeout=settings.HEARTBEAT,
-        schedule_to_close_timeout=settings.STORE_PATIENCE,
-        retry_policy=settings.QUICK,
+    collected = await calls.collect_reports(
+        CollectReports(run_id=run, groups=groups), summary=f"look after {len(groups)} groups without a report"
     )
     return collected.reports
 
 
 async def record(status: RunStatus) -> None:
-    await lifetime.execute_activity(
-        signatures.record_run,
-        status,
-        summary=f"run is {status.phase}",
-        start_to_close_timeout=settings.SHORT,
-        schedule_to_close_timeout=settings.STORE_PATIENCE,
-        retry_policy=settings.QUICK,
-    )
+    await calls.record_run(status, summary=f"run is {status.phase}")
 
 
 async def within(condition: Callable[[], bool], limit: timedelta, what: str) -> None:

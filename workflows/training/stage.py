@@ -6,7 +6,6 @@ its trainer taken: after a crash of everything, a run that was started meanwhile
 """
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from typing import TypeVar
 
 from temporalio import workflow
@@ -14,41 +13,30 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from ...schemas.errors import InstanceBusy, StorageFull
-    from ...schemas.ids import TRAINER_QUEUE
     from ...schemas.messages.base import Message
-    from ..calls import lifetime, settings
+    from ..calls import settings
+    from ..calls.call import Call
 
 Request = TypeVar("Request", bound=Message)
 Result = TypeVar("Result")
 Hold = Callable[[str], Awaitable[None]]
-"""Told once with what is missing, and once with an empty text when the stage goes on."""
+"""Told once with what is missing, and once with an empty text when the stage continues."""
 
 
 async def trainer_stage(
-    stage: Callable[[Request], Awaitable[Result]],
+    stage: Call[Request, Result],
     request: Request,
     *,
     summary: str,
-    patience: timedelta,
     hold: Hold,
     activity_id: str | None = None,
     takes_turns: bool = True,
 ) -> Result:
-    """Its activity type is that of the signature. Fails when it is held for `settings.HELD_PATIENCE`, and at once for a
-    taken trainer unless it `takes_turns`."""
+    """Fails when it is held for `settings.HELD_PATIENCE`, and at once for a taken trainer unless it `takes_turns`."""
     held_since: float | None = None
     while True:
         try:
-            result = await lifetime.execute_activity(
-                stage,
-                request,
-                task_queue=TRAINER_QUEUE,
-                activity_id=activity_id,
-                summary=summary,
-                schedule_to_close_timeout=patience,
-                heartbeat_timeout=settings.TRAIN_HEARTBEAT,
-                retry_policy=settings.STAGE,
-            )
+            result = await stage(request, summary=summary, activity_id=activity_id)
         except ActivityError as error:
             missing = _missing(error, takes_turns)
             if missing is None:

@@ -7,17 +7,16 @@ when there is room.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from ...activities import signatures
     from ...schemas.messages.run import StartStep, StepHeld, StepReport
     from ...schemas.messages.training import BatchRequest, CheckpointRequest, StepRequest
-    from ..calls import lifetime, settings
+    from ..calls import table as calls
+    from ..calls.call import Call
     from .stage import trainer_stage
 
 Request = TypeVar("Request", bound=StepRequest)
@@ -32,23 +31,18 @@ class TrainStep:
     @workflow.run
     async def run(self, start: StartStep) -> StepReport:
         buffer, request = start.buffer, StepRequest(run_id=start.run_id, buffer=start.buffer)
-        batch = await lifetime.execute_activity(
-            signatures.make_batch,
+        batch = await calls.make_batch(
             BatchRequest(run_id=start.run_id, buffer=buffer, taken=start.taken, dropped=start.dropped),
             activity_id=f"batch-{buffer:06d}",
             summary=f"batch {buffer}: {len(start.taken)} groups",
-            start_to_close_timeout=settings.BATCH,
-            heartbeat_timeout=settings.HEARTBEAT,
-            schedule_to_close_timeout=settings.STORE_PATIENCE,
-            retry_policy=settings.QUICK,
         )
         began = workflow.now()
         log_probs, advantages = await asyncio.gather(
-            self._stage(signatures.compute_log_probs, request, f"old log-probs of {batch.tokens} tokens"),
-            self._stage(signatures.compute_advantages, request, f"advantages of {batch.groups} groups"),
+            self._stage(calls.compute_log_probs, request, f"old log-probs of {batch.tokens} tokens"),
+            self._stage(calls.compute_advantages, request, f"advantages of {batch.groups} groups"),
         )
-        update = await self._stage(signatures.update, request, f"update v{buffer} → v{buffer + 1}")
-        published = await self._stage(signatures.publish, request, f"publish v{buffer + 1}")
+        update = await self._stage(calls.update, request, f"update v{buffer} → v{buffer + 1}")
+        published = await self._stage(calls.publish, request, f"publish v{buffer + 1}")
         report = StepReport(
             run_id=start.run_id,
             buffer=buffer,
@@ -64,25 +58,18 @@ class TrainStep:
         await self._record(report)
         if start.checkpoint:
             saving = CheckpointRequest(run_id=start.run_id, buffer=buffer)
-            await self._stage(signatures.checkpoint, saving, f"checkpoint of v{buffer + 1}")
+            await self._stage(calls.checkpoint, saving, f"checkpoint of v{buffer + 1}")
         return report
 
-    async def _stage(self, stage: Callable[[Request], Awaitable[Result]], request: Request, summary: str) -> Result:
+    async def _stage(self, stage: Call[Request, Result], request: Request, summary: str) -> Result:
         async def hold(reason: str) -> None:
             """Of the stages that run at the same time, the first and the last to be held are told."""
             self._held += 1 if reason else -1
             if self._held == (1 if reason else 0):
                 await self._tell_run(StepHeld(buffer=request.buffer, reason=reason))
 
-        name = getattr(stage, "__name__", "stage").replace("_", "-")
-        return await trainer_stage(
-            stage,
-            request,
-            summary=summary,
-            patience=settings.TRAIN_PATIENCE,
-            hold=hold,
-            activity_id=f"{name}-{request.buffer:06d}",
-        )
+        activity_id = f"{stage.name.replace('_', '-')}-{request.buffer:06d}"
+        return await trainer_stage(stage, request, summary=summary, hold=hold, activity_id=activity_id)
 
     async def _tell_run(self, held: StepHeld) -> None:
         run = workflow.info().parent
@@ -94,12 +81,8 @@ class TrainStep:
             workflow.logger.warning("run %s took no signal: %s", run.workflow_id, error)
 
     async def _record(self, report: StepReport) -> None:
-        await lifetime.execute_activity(
-            signatures.record_step,
+        await calls.record_step(
             report,
             activity_id=f"record-{report.buffer:06d}",
             summary=f"step {report.buffer}: reward {report.batch.reward_mean:.3f}",
-            start_to_close_timeout=settings.SHORT,
-            schedule_to_close_timeout=settings.STORE_PATIENCE,
-            retry_policy=settings.QUICK,
         )
