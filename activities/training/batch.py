@@ -22,14 +22,16 @@ class SampledSequence:
     """None: failed or missing, which is not 0.0."""
     versions: Tensor
     """int32, the version that sampled each response token."""
+    truncated: bool = False
+    """Its response was cut by its length."""
 
 
 @dataclass(frozen=True)
 class TokenTable:
     """The trainable tokens of a batch, sequence by sequence, one entry per token in every column.
 
-    Left out: tokens whose engine log-prob is missing or not finite (counted), and all tokens of sequences without a
-    reward.
+    Left out: tokens whose engine log-prob is missing or not finite (counted), all tokens of sequences without a reward,
+    and of truncated ones where these are masked.
     """
 
     sequence: Tensor
@@ -51,6 +53,13 @@ class TokenTable:
 class TrainBatch:
     sequences: tuple[SampledSequence, ...]
     """In order of (group, index)."""
+    mask_truncated: bool = False
+    """Train on no token of a truncated sequence. Its reward still counts in its group."""
+
+    @cached_property
+    def masked(self) -> int:
+        """Rewarded sequences that are left out as truncated."""
+        return sum(s.reward is not None and s.truncated for s in self.sequences) if self.mask_truncated else 0
 
     @cached_property
     def groups(self) -> int:
@@ -65,6 +74,8 @@ class TrainBatch:
                 continue
             known = sequence.rollout.isfinite().nonzero().squeeze(1)
             untrainable += sequence.rollout.numel() - known.numel()
+            if self.mask_truncated and sequence.truncated:
+                continue
             position = known + sequence.prompt_tokens
             owner = torch.full_like(position, number)
             columns.append((owner, position, sequence.ids[position], sequence.rollout[known]))

@@ -1,9 +1,7 @@
 """Log-probs of sampled tokens under the trainer's weights, and their gap to the engine's.
 
-Both sides mean the distribution after `rollout.temperature`. The engine's log-probs are those it sampled with: with
-`rollout.top_p` or `rollout.top_k` they are of the renormalised rest. The trainer's are always of the whole vocabulary,
-because the policy that is trained is the whole one; the cut then shows in the measured gap, and importance weights
-(`algorithm.rollout_correction`), which are ratios to the distribution that really sampled, correct for it.
+Both sides mean the same distribution, that of the whole vocabulary after `rollout.temperature`: sampling from a part of
+it (`rollout.top_p`, `rollout.top_k`) is refused, because ratio and gap would then compare two distributions.
 """
 
 from typing import Any, NamedTuple

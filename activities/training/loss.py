@@ -1,11 +1,9 @@
-"""The policy loss, token by token. Every argument holds one entry per trained token of a mini-batch, in one flat
-dimension: there is no padding and no mask, so nothing masked can leak.
+"""What every policy loss is made of, and how it becomes one number. Every argument holds one entry per trained token of
+a mini-batch, in one flat dimension: there is no padding and no mask, so nothing masked can leak.
 
 A mini-batch's loss is `sum(aggregation_weights * token_loss)`. The weights are fixed before the mini-batch is cut into
 micro-batches, so the sum of the micro-batches' losses and gradients is exactly that of the whole.
 """
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,25 +12,6 @@ from ...schemas.config import LossAggregation
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are cut here before `exp`: e^20 is far outside every clip range, and e^89 is infinite in float32."""
-
-
-class PolicyLoss(NamedTuple):
-    loss: Tensor
-    """-min(r A, clip(r) A), before importance weights."""
-    ratio: Tensor
-    """exp(new - old)."""
-    clipped: Tensor
-    """Whether the clip took effect: the token then has no gradient."""
-
-
-def policy_loss(
-    new: Tensor, old: Tensor, advantages: Tensor, clip_ratio_low: float, clip_ratio_high: float
-) -> PolicyLoss:
-    """Clipped surrogate (arXiv:1707.06347, eq. 7) with two clip ranges (arXiv:2503.14476)."""
-    ratio = (new - old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    plain = -advantages * ratio
-    held = -advantages * ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
-    return PolicyLoss(torch.maximum(plain, held), ratio.detach(), (held > plain).detach())
 
 
 def importance_weights(old: Tensor, rollout: Tensor, threshold: float) -> Tensor:

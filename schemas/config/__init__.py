@@ -1,6 +1,6 @@
 """Configuration of a run: frozen pydantic sections with the meaning under each field."""
 
-from .actor import ActorSection, LossAggregation, Optim, Precision
+from .actor import ActorSection, LossAggregation, LossMode, Optim, Precision
 from .algorithm import AdvantageEstimator, AlgorithmSection, RolloutCorrection, RolloutCorrectionLevel
 from .base import Section
 from .data import DataSection
@@ -19,6 +19,7 @@ __all__ = [
     "DataSection",
     "GroupFilter",
     "LossAggregation",
+    "LossMode",
     "ModelSection",
     "Optim",
     "Precision",

@@ -19,6 +19,20 @@ class LossAggregation(StrEnum):
     """Sum over each sequence's tokens, then mean over sequences."""
 
 
+class LossMode(StrEnum):
+    """The loss of a token, before the correction between engine and trainer and the KL term."""
+
+    VANILLA = "vanilla"
+    """Clipped surrogate with the ratio of each token (arXiv:1707.06347, eq. 7)."""
+    GSPO = "gspo"
+    """Clipped surrogate with the length-normalised ratio of the whole sequence (arXiv:2507.18071); its clip ranges are
+    a few 1e-4, and it needs loss_agg_mode=seq-mean-token-mean."""
+
+
+class PolicyLossSection(Section):
+    loss_mode: LossMode = LossMode.VANILLA
+
+
 class Precision(StrEnum):
     """Number format of the trainer's matrix products; master weights and optimizer state stay float32."""
 
@@ -29,8 +43,8 @@ class Precision(StrEnum):
 
 
 class Optim(Section):
-    lr: float = Field(default=1e-6, gt=0)
-    """AdamW learning rate after warm-up."""
+    lr: float = Field(default=1e-6, ge=0)
+    """AdamW learning rate after warm-up. 0 freezes the policy: every step is made and published and changes nothing."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW betas."""
     weight_decay: float = Field(default=0.01, ge=0)
@@ -50,6 +64,7 @@ class ActorSection(Section):
     """Lower clip of the probability ratio."""
     clip_ratio_high: float = Field(default=0.2, gt=0)
     """Upper clip of the probability ratio."""
+    policy_loss: PolicyLossSection = PolicyLossSection()
     loss_agg_mode: LossAggregation = LossAggregation.TOKEN_MEAN
     use_kl_loss: bool = False
     """Add kl_loss_coef * KL(policy || reference) with the k3 estimator."""
@@ -64,4 +79,14 @@ class ActorSection(Section):
     def _betas_in_range(self) -> Self:
         if not all(0 <= beta < 1 for beta in self.optim.betas):
             raise ValueError(f"actor.optim.betas={self.optim.betas}; allowed: two numbers in [0, 1)")
+        return self
+
+    @model_validator(mode="after")
+    def _sequence_ratios_make_a_mean_over_sequences(self) -> Self:
+        needed = LossAggregation.SEQ_MEAN_TOKEN_MEAN
+        if self.policy_loss.loss_mode is LossMode.GSPO and self.loss_agg_mode is not needed:
+            raise ValueError(
+                f"actor.loss_agg_mode={self.loss_agg_mode} with actor.policy_loss.loss_mode=gspo, whose objective is a "
+                f"mean over sequences; allowed: {needed}"
+            )
         return self

@@ -12,6 +12,8 @@ class AdvantageEstimator(StrEnum):
 
     GRPO = "grpo"
     """A = r - mean(group), divided by std(group) when norm_adv_by_std_in_grpo (arXiv:2402.03300, eq. 3)."""
+    RLOO = "rloo"
+    """A = r - mean(the others of the group) (arXiv:2402.14740)."""
 
 
 class RolloutCorrectionLevel(StrEnum):
@@ -33,4 +35,7 @@ class AlgorithmSection(Section):
     adv_estimator: AdvantageEstimator = AdvantageEstimator.GRPO
     norm_adv_by_std_in_grpo: bool = True
     """Divide by the group's standard deviation (unbiased, as veRL does; plus 1e-6)."""
+    mask_truncated: bool = False
+    """Leave responses that were cut by their length out of the loss (overlong filtering, arXiv:2503.14476, section 3.4;
+    TRL's mask_truncated_completions). Their rewards still count in their group's advantages."""
     rollout_correction: RolloutCorrection = RolloutCorrection()

@@ -1,7 +1,7 @@
 """`rollout.*`: the engine and how it samples."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -31,9 +31,10 @@ class RolloutSection(Section):
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature; log-probs are of the distribution after it."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Nucleus sampling; 1 is off."""
+    """Nucleus sampling. Only 1, which is off: training needs samples of the whole distribution (see
+    docs/decisions/sampling.md)."""
     top_k: int = Field(default=-1, ge=-1)
-    """-1 is off."""
+    """Only -1 or 0, which are off, for the same reason."""
     dtype: RolloutDtype = RolloutDtype.BF16
     kv_cache_gb: float = Field(default=1.0, gt=0)
     """KV cache of one instance in GB (exact, not whole GiB)."""
@@ -50,6 +51,20 @@ class RolloutSection(Section):
     """An engine that lives but gave no sign of life for so long (no token, no answer between two of its steps) is
     ended and started anew. One step, such as a piece of a long prefill, must fit in it."""
     val: ValSampling = ValSampling()
+
+    @model_validator(mode="after")
+    def _whole_distribution(self) -> Self:
+        for key, value, allowed, off in (
+            ("top_p", self.top_p, "1", self.top_p == 1),
+            ("top_k", self.top_k, "-1 or 0", self.top_k < 1),
+        ):
+            if not off:
+                raise ValueError(
+                    f"rollout.{key}={value} samples from a part of the distribution, while the trainer's log-probs are "
+                    f"of the whole: every probability ratio would be biased; allowed: {allowed} (off). "
+                    "rollout.temperature narrows sampling without a bias"
+                )
+        return self
 
     @model_validator(mode="before")
     @classmethod

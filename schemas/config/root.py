@@ -56,8 +56,14 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _group_large_enough(self) -> Self:
-        normalised = self.algorithm.adv_estimator is AdvantageEstimator.GRPO and self.algorithm.norm_adv_by_std_in_grpo
-        if normalised and self.psrl.rollout_n == 1:
+        if self.psrl.rollout_n > 1:
+            return self
+        if self.algorithm.adv_estimator is AdvantageEstimator.RLOO:
+            raise ValueError(
+                "psrl.rollout_n=1 with algorithm.adv_estimator=rloo leaves a trajectory nothing to be compared with; "
+                "allowed: psrl.rollout_n >= 2"
+            )
+        if self.algorithm.norm_adv_by_std_in_grpo:
             raise ValueError(
                 "psrl.rollout_n=1 with group-normalised advantages gives every trajectory advantage 0; "
                 "allowed: psrl.rollout_n >= 2, or algorithm.norm_adv_by_std_in_grpo=false (the reward itself is "

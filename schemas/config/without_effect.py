@@ -27,6 +27,11 @@ MODES = (
         lambda config: config.algorithm.rollout_correction.rollout_is is not None,
         "algorithm.rollout_correction.rollout_is=token",
     ),
+    Mode(
+        ("algorithm.norm_adv_by_std_in_grpo",),
+        lambda config: config.algorithm.adv_estimator == "grpo",
+        "algorithm.adv_estimator=grpo",
+    ),
     Mode(("data.seed",), lambda config: config.data.shuffle, "data.shuffle=true"),
     Mode(("reward.coalesce",), lambda config: config.reward.scope == "trajectory", "reward.scope=trajectory"),
 )

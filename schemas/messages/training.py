@@ -63,6 +63,8 @@ class LogProbStats(Message):
     """Tokens measured: all of the current version, and a sample (trainer.gap_sample) of each older one."""
     untrainable_tokens: int
     """Tokens whose engine log-prob is missing or not finite: masked out and counted."""
+    masked_trajectories: int = 0
+    """Cut by their length and left out of the loss (algorithm.mask_truncated)."""
     padding_share: float = 0.0
     """Share of padding among the tokens that the trainer computes."""
     seconds: float

@@ -1,5 +1,6 @@
 """The trainer's stages on a real store: idempotence, and recovery that repeats every bit."""
 
+import dataclasses
 import logging
 import shutil
 from collections.abc import Callable, Iterator
@@ -277,6 +278,29 @@ def test_a_batch_is_read_as_it_was_sampled(lab: Lab) -> None:
         assert (one.group, one.prompt_tokens, one.reward) == (other.group, other.prompt_tokens, other.reward)
         assert one.ids.tolist() == other.ids.tolist()
         torch.testing.assert_close(one.rollout, other.rollout, equal_nan=True)
+
+
+def test_a_frozen_policy_steps_and_publishes_and_never_changes(lab: Lab) -> None:
+    """Optimizer steps with momentum and weight decay, none of which may move a bit."""
+    lab.fill(actor={"optim": {"lr": 0}, "ppo_mini_batch_size": 1})
+    stages = lab.life()
+    stages.open(RUN)
+    for buffer in range(STEPS):
+        stats = stages.update(RUN, buffer)
+        assert (stats.optimizer_steps, stats.lr, stats.ratio_mean) == (4, 0.0, pytest.approx(1.0, abs=1e-6))
+        assert stages.publish(RUN, buffer).version == buffer + 1
+    assert len({tuple(version) for version in lab.checksums()}) == 1
+
+
+def test_a_response_that_was_cut_by_its_length_is_masked_where_the_run_asks_for_it(lab: Lab, engine: Engine) -> None:
+    lab.fill(algorithm={"mask_truncated": True})
+    with engine.begin() as connection:
+        connection.execute(update(Trajectory).where(Trajectory.index == 1).values(end="length"))
+    stats = lab.life().log_probs(RUN, 0)
+    batch = read_batch(lab.engine, RUN, 0)
+    assert [s.truncated for s in batch.sequences[:4]] == [False, True, False, False]
+    assert (stats.masked_trajectories, stats.tokens) == (4, len(dataclasses.replace(batch, mask_truncated=True).tokens))
+    assert stats.tokens < len(batch.tokens)
 
 
 def test_old_versions_are_removed_but_version_0_stays(lab: Lab) -> None:

@@ -9,6 +9,7 @@ from ...activities.store.codec import decode_ids, decode_logprobs
 from ...activities.training.batch import SampledSequence, TrainBatch
 from ...schemas.errors import InvariantViolated
 from ...schemas.ids import RunId
+from ...schemas.messages.rollout import SegmentEnd
 from ...schemas.tables import BatchMember, Group, Segment, Trajectory
 
 Key = tuple[str, int]
@@ -35,7 +36,9 @@ def read_batch(store: Engine, run_id: RunId, buffer: int) -> TrainBatch:
         # sizes. In a young database its statistics lag behind, and a join then reads every row of the run.
         groups = sorted({group for group, _ in members})
         rewards = connection.execute(
-            select(Trajectory.group_id, Trajectory.index, Trajectory.reward).where(_of(Trajectory, run_id, groups))
+            select(Trajectory.group_id, Trajectory.index, Trajectory.reward, Trajectory.end).where(
+                _of(Trajectory, run_id, groups)
+            )
         ).all()
         prompts = connection.execute(select(Group.group_id, Group.prompt_ids).where(_of(Group, run_id, groups))).all()
         segments = connection.execute(
@@ -48,13 +51,13 @@ def read_batch(store: Engine, run_id: RunId, buffer: int) -> TrainBatch:
     # The database's collation may sort group ids in another way than Python does; the order must not depend on it.
     keys = sorted(members)
     numbers = {group: number for number, group in enumerate(dict.fromkeys(group for group, _ in keys))}
-    reward_of = {(group, index): reward for group, index, reward in rewards}
+    reward_of = {(group, index): (reward, end == SegmentEnd.LENGTH) for group, index, reward, end in rewards}
     prompt_of = {group: decode_ids(data) for group, data in prompts}
     parts: dict[Key, list[Part]] = {}
     for group, index, ids, logprobs, version in segments:
         parts.setdefault((group, index), []).append(Part(decode_ids(ids), decode_logprobs(logprobs), version))
     return TrainBatch(
-        tuple(_sequence(numbers[key[0]], prompt_of[key[0]], parts.get(key, []), reward_of[key]) for key in keys)
+        tuple(_sequence(numbers[key[0]], prompt_of[key[0]], parts.get(key, []), *reward_of[key]) for key in keys)
     )
 
 
@@ -62,7 +65,9 @@ def _of(table: type[Group] | type[Trajectory] | type[Segment], run_id: RunId, gr
     return (table.run_id == run_id) & table.group_id.in_(groups)
 
 
-def _sequence(group: int, prompt: list[int], parts: list[Part], reward: float | None) -> SampledSequence:
+def _sequence(
+    group: int, prompt: list[int], parts: list[Part], reward: float | None, truncated: bool
+) -> SampledSequence:
     ids = [token for part in parts for token in part.ids]
     return SampledSequence(
         group=group,
@@ -71,4 +76,5 @@ def _sequence(group: int, prompt: list[int], parts: list[Part], reward: float | 
         rollout=torch.tensor([value for part in parts for value in part.logprobs], dtype=torch.float32),
         reward=reward,
         versions=torch.tensor([part.version for part in parts for _ in part.ids], dtype=torch.int32),
+        truncated=truncated,
     )

@@ -14,6 +14,7 @@ A checkpoint is written beside the stages that follow it. One that could not be 
 stage, whatever that is: it fails with the reason, and works when it is repeated after the reason is gone.
 """
 
+import dataclasses
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from typing import Any
 import torch
 from sqlalchemy import Engine
 
+from ...activities.training.algorithms.algorithm import Need
+from ...activities.training.algorithms.registry import algorithm_of
 from ...activities.training.batch import TrainBatch
 from ...schemas.config import RunConfig
 from ...schemas.errors import InstanceBusy, ModelError
@@ -206,8 +209,12 @@ class Stages:
         if step is not None and step.buffer != buffer:
             run.notes = ()  # Told with the step before.
         self._at_version(run, buffer)
-        run.step = Step(buffer, read_batch(self._store, run.run_id, buffer))
+        run.step = Step(buffer, self._batch(run, buffer))
         return run.step
+
+    def _batch(self, run: OpenRun, buffer: int) -> TrainBatch:
+        batch = read_batch(self._store, run.run_id, buffer)
+        return dataclasses.replace(batch, mask_truncated=run.config.algorithm.mask_truncated)
 
     def _with_log_probs(self, run: OpenRun, step: Step) -> OldLogProbs:
         if step.log_probs is None:
@@ -248,7 +255,7 @@ class Stages:
         return run.state
 
     def _reference(self, run: OpenRun) -> Any:
-        if run.reference is None and run.config.actor.use_kl_loss:
+        if run.reference is None and Need.REFERENCE in algorithm_of(run.config).needs:
             run.reference = self._initial_model(run).requires_grad_(False)
         return run.reference
 
@@ -265,7 +272,7 @@ class Stages:
         if run.state.version < version:
             log.info("run %s: replaying batches %d to %d", run.run_id, run.state.version, version - 1)
         for buffer in range(run.state.version, version):
-            self._updated(run, Step(buffer, read_batch(self._store, run.run_id, buffer)))
+            self._updated(run, Step(buffer, self._batch(run, buffer)))
         self._compare(run, version, weight_probe(run.state.model, run.tokenizer, run.config))
         return run.state
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...activities.training.advantages import group_advantages
+from ...activities.training.algorithms.algorithm import Algorithm, Tokens
+from ...activities.training.algorithms.registry import algorithm_of
 from ...activities.training.batch import TrainBatch
 from ...activities.training.logprobs import entropies, log_prob_gap, micro_batch_logits, target_log_probs
-from ...activities.training.loss import aggregation_units, aggregation_weights, importance_weights, k3, policy_loss
+from ...activities.training.loss import aggregation_units, aggregation_weights, importance_weights
 from ...activities.training.packing import BatchPlan, MicroBatch, MiniBatch, plan_batch
 from ...activities.training.schedule import learning_rate
 from ...schemas.config import RunConfig
@@ -72,6 +73,7 @@ def old_log_probs(state: TrainerState, batch: TrainBatch, reference: Any) -> Old
         gap_max_abs=gap.max_abs,
         gap_k3=gap.k3,
         untrainable_tokens=batch.tokens.untrainable,
+        masked_trajectories=batch.masked,
         padding_share=plan.padding_share,
         seconds=time.perf_counter() - began,
     )
@@ -79,10 +81,10 @@ def old_log_probs(state: TrainerState, batch: TrainBatch, reference: Any) -> Old
 
 
 def advantages(config: RunConfig, batch: TrainBatch) -> Advantages:
-    """Of every sequence, normalised within its group."""
+    """Of every sequence."""
     rewards = [sequence.reward for sequence in batch.sequences]
     groups = [sequence.group for sequence in batch.sequences]
-    values = group_advantages(rewards, groups, config.algorithm.norm_adv_by_std_in_grpo)
+    values = algorithm_of(config).advantages(rewards, groups)
     known = torch.tensor([value for value in values if value is not None], dtype=torch.float64)
     stats = AdvantageStats(
         mean=float(known.mean()) if len(known) else 0.0,
@@ -99,6 +101,7 @@ def update(state: TrainerState, batch: TrainBatch, log_probs: OldLogProbs, of: A
     lr = learning_rate(optim.lr, optim.lr_warmup_steps, state.version)
     for group in state.optimizer.param_groups:
         group["lr"] = lr
+    algorithm = algorithm_of(state.config)
     columns = _columns(state, batch, log_probs, of)
     losses: list[Tensor] = []
     norms: list[Tensor] = []
@@ -109,7 +112,7 @@ def update(state: TrainerState, batch: TrainBatch, log_probs: OldLogProbs, of: A
             tokens = world.total(mini.tokens.numel())
             if not tokens:
                 continue  # Nothing to learn from: an optimizer step would only decay weights and move by momentum.
-            mini_sums, norm = _optimizer_step(state, mini, columns, world)
+            mini_sums, norm = _optimizer_step(state, algorithm, mini, columns, world)
             losses.append(mini_sums.loss)
             norms.append(norm)
             sums = Sums(*(total + part for total, part in zip(sums, mini_sums, strict=True)))
@@ -140,6 +143,13 @@ class Columns(NamedTuple):
     importance: Tensor | None
     """Truncated importance weight; null without correction."""
 
+    def of(self, micro: MicroBatch, new: Tensor) -> Tokens:
+        """Those of a micro-batch."""
+        at = micro.tokens
+        reference = None if self.reference is None else self.reference[at]
+        importance = None if self.importance is None else self.importance[at]
+        return Tokens(new, self.old[at], self.advantage[at], self.sequence[at], reference, importance)
+
 
 def _columns(state: TrainerState, batch: TrainBatch, log_probs: OldLogProbs, of: Advantages) -> Columns:
     correction = state.config.algorithm.rollout_correction
@@ -152,7 +162,9 @@ def _columns(state: TrainerState, batch: TrainBatch, log_probs: OldLogProbs, of:
     return Columns(sequence.to(state.device), advantage, log_probs.old, log_probs.reference, importance)
 
 
-def _optimizer_step(state: TrainerState, mini: MiniBatch, columns: Columns, world: World) -> tuple[Sums, Tensor]:
+def _optimizer_step(
+    state: TrainerState, algorithm: Algorithm, mini: MiniBatch, columns: Columns, world: World
+) -> tuple[Sums, Tensor]:
     """Accumulates gradients over the micro-batches, then steps. Also returns the gradient norm before clipping."""
     mode = state.config.actor.loss_agg_mode
     owners = columns.sequence[mini.tokens]
@@ -162,7 +174,7 @@ def _optimizer_step(state: TrainerState, mini: MiniBatch, columns: Columns, worl
     state.optimizer.zero_grad(set_to_none=True)
     sums = Sums(*torch.zeros(5, device=state.device))
     for micro in mini.micro_batches:
-        loss, parts = _micro_batch_loss(state, micro, columns, weights)
+        loss, parts = _micro_batch_loss(state, algorithm, micro, columns, weights)
         loss.backward()
         sums = Sums(*(total + part for total, part in zip(sums, parts, strict=True)))
     for parameter in state.model.parameters():
@@ -178,26 +190,15 @@ def _optimizer_step(state: TrainerState, mini: MiniBatch, columns: Columns, worl
     return sums, norm
 
 
-def _micro_batch_loss(state: TrainerState, micro: MicroBatch, columns: Columns, weights: Tensor) -> tuple[Tensor, Sums]:
+def _micro_batch_loss(
+    state: TrainerState, algorithm: Algorithm, micro: MicroBatch, columns: Columns, weights: Tensor
+) -> tuple[Tensor, Sums]:
     """Its share of the mini-batch's loss, and the sums for the metrics."""
-    actor = state.config.actor
     with state.precision():
         logits = micro_batch_logits(state.model, micro, state.config.rollout.temperature)
-    new = target_log_probs(logits, micro.targets)
-    policy = policy_loss(
-        new, columns.old[micro.tokens], columns.advantage[micro.tokens], actor.clip_ratio_low, actor.clip_ratio_high
-    )
-    token_loss = policy.loss
-    importance = torch.ones_like(new)
-    if columns.importance is not None:
-        importance = columns.importance[micro.tokens]
-        token_loss = token_loss * importance
-    divergence = torch.zeros_like(new)
-    if columns.reference is not None:
-        divergence = k3(new, columns.reference[micro.tokens])
-        token_loss = token_loss + actor.kl_loss_coef * divergence
-    loss = (weights[micro.tokens] * token_loss).sum()
-    measured = (policy.clipped, policy.ratio, divergence.detach(), importance)
+    token = algorithm.token_loss(columns.of(micro, target_log_probs(logits, micro.targets)))
+    loss = (weights[micro.tokens] * token.loss).sum()
+    measured = (token.clipped, token.ratio, token.kl, token.importance)
     return loss, Sums(loss.detach(), *(values.sum() for values in measured))
 
 

@@ -37,9 +37,19 @@ def refusal(*overrides: str, file: Path | None = None) -> str:
         ("rollout.max_model_len=100", "data.max_prompt_length + data.max_response_length = 1536 is longer"),
         ("model.path=''", "model.path is required and empty"),
         ("data.train_files=[]", "data.train_files is required and empty"),
-        ("algorithm.adv_estimator=gae", "algorithm.adv_estimator='gae': input should be 'grpo'"),
+        ("algorithm.adv_estimator=gae", "algorithm.adv_estimator='gae': input should be 'grpo' or 'rloo'"),
         ("actor.optim.betas=[0.9,1.0]", "actor.optim.betas=(0.9, 1.0); allowed: two numbers in [0, 1)"),
         ("psrl.group_post_process.enable=true", "psrl.group_post_process.name=null while enabled; allowed: dynamic"),
+        ("actor.policy_loss.loss_mode=ppo", "loss_mode='ppo': input should be 'vanilla' or 'gspo'"),
+        (
+            "actor.policy_loss.loss_mode=gspo",
+            "actor.loss_agg_mode=token-mean with actor.policy_loss.loss_mode=gspo, whose objective is a mean over "
+            "sequences; allowed: seq-mean-token-mean",
+        ),
+        ("rollout.top_p=0.9", "rollout.top_p=0.9 samples from a part of the distribution"),
+        ("rollout.top_p=0.9", "allowed: 1 (off)"),
+        ("rollout.top_k=20", "rollout.top_k=20 samples from a part of the distribution"),
+        ("rollout.top_k=20", "allowed: -1 or 0 (off)"),
         ("rollout.top_p=0", "rollout.top_p=0: input should be greater than 0"),
         ("staleness", "override 'staleness' is not of the form key=value"),
     ],
@@ -62,6 +72,19 @@ def test_redundancy_only_adds(key: str, value: int, least: int) -> None:
 def test_a_group_of_one_is_allowed_when_advantages_are_not_normalised() -> None:
     config = load_config(None, [*MINIMAL, "psrl.rollout_n=1", "algorithm.norm_adv_by_std_in_grpo=false"])
     assert config.psrl.rollout_n == 1
+
+
+def test_an_estimator_that_compares_needs_somebody_to_compare_with() -> None:
+    text = refusal("psrl.rollout_n=1", "algorithm.adv_estimator=rloo")
+    assert "psrl.rollout_n=1 with algorithm.adv_estimator=rloo" in text
+    assert "algorithm.norm_adv_by_std_in_grpo=False has no effect" in refusal(
+        "algorithm.adv_estimator=rloo", "algorithm.norm_adv_by_std_in_grpo=false"
+    )
+
+
+@pytest.mark.parametrize("legal", ["actor.optim.lr=0", "rollout.top_k=0", "algorithm.mask_truncated=true"])
+def test_what_an_experiment_may_ask_for(legal: str) -> None:
+    load_config(None, [*MINIMAL, legal])
 
 
 def test_every_fault_of_a_file_is_told_at_once() -> None:

@@ -1,12 +1,18 @@
-"""Group-normalised advantages."""
+"""Advantages, each estimator against numbers computed by hand."""
 
 import math
 import statistics
+from collections.abc import Sequence
 
 import pytest
 
-from psrl.activities.training.advantages import group_advantages
+from psrl.activities.training.algorithms import grpo, rloo
 from psrl.activities.training.schedule import learning_rate
+from psrl.schemas.config import AlgorithmSection
+
+
+def group_advantages(rewards: Sequence[float | None], groups: Sequence[int], divide_by_std: bool) -> list[float | None]:
+    return grpo.advantages(rewards, groups, AlgorithmSection(norm_adv_by_std_in_grpo=divide_by_std))
 
 
 def test_an_advantage_is_the_distance_to_the_mean_in_unbiased_standard_deviations() -> None:
@@ -58,6 +64,18 @@ def test_a_reward_that_is_no_number_is_treated_as_missing() -> None:
 
 def test_groups_may_be_mixed_in_any_order() -> None:
     assert group_advantages([1.0, 5.0, 3.0, 9.0], [0, 1, 0, 1], divide_by_std=False) == [-1.0, -2.0, 1.0, 2.0]
+
+
+def test_leave_one_out_compares_with_the_mean_of_the_others() -> None:
+    """1 against 1/3, twice 0 against 2/3, and 0.6 of the second group against 0.2."""
+    found = rloo.advantages([1.0, 1.0, 0.0, 0.0, 0.6, 0.2], [0, 0, 0, 0, 1, 1], AlgorithmSection())
+    assert found == pytest.approx([2 / 3, 2 / 3, -2 / 3, -2 / 3, 0.4, -0.4])
+
+
+def test_leave_one_out_leaves_failed_rewards_out_and_never_invents_a_baseline() -> None:
+    found = rloo.advantages([1.0, None, 0.0, math.nan, 5.0, None], [0, 0, 0, 0, 1, 1], AlgorithmSection())
+    assert found == [1.0, None, -1.0, None, 0.0, None]
+    assert rloo.advantages([0.1] * 7, [0] * 7, AlgorithmSection()) == [0.0] * 7
 
 
 def test_the_learning_rate_rises_linearly_from_one_step_s_share_and_stays() -> None:

@@ -1,6 +1,7 @@
 """The policy loss and its gradients, against a plain computation token by token in float64."""
 
 import copy
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -9,15 +10,12 @@ import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
+from psrl.activities.training.algorithms import gspo, vanilla
+from psrl.activities.training.algorithms.algorithm import Tokens
+from psrl.activities.training.algorithms.registry import ESTIMATORS, LOSSES, algorithm_of
 from psrl.activities.training.batch import TrainBatch
-from psrl.activities.training.loss import (
-    aggregation_units,
-    aggregation_weights,
-    importance_weights,
-    k3,
-    policy_loss,
-)
-from psrl.schemas.config import LossAggregation, RunConfig
+from psrl.activities.training.loss import aggregation_units, aggregation_weights, importance_weights, k3
+from psrl.schemas.config import ActorSection, AdvantageEstimator, LossAggregation, LossMode, RunConfig
 from psrl.schemas.errors import ConfigError, FatalError
 from psrl.schemas.messages.training import UpdateStats
 from psrl.workers.trainer.state import TrainerState, make_optimizer
@@ -223,13 +221,91 @@ def test_importance_weights_stay_finite_for_hopeless_gaps() -> None:
     assert weights[1] == 3.0
 
 
+def loss_tokens(new: torch.Tensor, advantage: list[float], sequence: list[int] | None = None) -> Tokens:
+    """Old log-probs are 0."""
+    owners = torch.tensor(sequence or [0] * len(advantage))
+    return Tokens(new, torch.zeros_like(new), torch.tensor(advantage), owners, None, None)
+
+
 def test_a_clipped_token_has_no_gradient_and_an_unclipped_one_does() -> None:
     new = torch.tensor([0.5, 0.5, -0.5, 0.05], requires_grad=True)
-    loss = policy_loss(new, torch.zeros(4), torch.tensor([1.0, -1.0, -1.0, 1.0]), 0.2, 0.2)
+    loss = vanilla.policy_loss(loss_tokens(new, [1.0, -1.0, -1.0, 1.0]), ActorSection())
     loss.loss.sum().backward()
     assert loss.clipped.tolist() == [True, False, True, False]
     assert new.grad is not None
     assert (new.grad != 0).tolist() == [False, True, False, True]
+
+
+def test_a_sequence_ratio_is_the_geometric_mean_of_its_tokens_and_clips_them_together() -> None:
+    """Sequence 4 moved by log 1.1 on average, sequence 7 by log 2 on both tokens, which is outside 1.2."""
+    moved = [math.log(1.21), 0.0, math.log(2), math.log(2)]
+    new = torch.tensor(moved, requires_grad=True)
+    loss = gspo.policy_loss(loss_tokens(new, [2.0, 2.0, 1.0, 1.0], [4, 4, 7, 7]), ActorSection())
+    torch.testing.assert_close(loss.ratio, torch.tensor([1.1, 1.1, 2.0, 2.0]))
+    torch.testing.assert_close(loss.loss.detach(), torch.tensor([-2.2, -2.2, -1.2, -1.2]))
+    assert loss.clipped.tolist() == [False, False, True, True]
+    loss.loss.sum().backward()
+    assert new.grad is not None
+    torch.testing.assert_close(new.grad, torch.tensor([-2.2, -2.2, 0.0, 0.0]))
+
+
+def test_the_token_form_of_a_sequence_ratio_has_the_gradient_of_the_sequence_objective() -> None:
+    """Of mean over sequences of min(s A, clip(s) A) with s = exp(mean(new - old)), differentiated as it stands."""
+    owners, advantage = torch.tensor([0, 0, 0, 1]), torch.tensor([0.5, 0.5, 0.5, -1.0])
+    new = torch.tensor([0.1, -0.2, 0.15, 0.05], dtype=torch.float64, requires_grad=True)
+    tokens = loss_tokens(new, advantage.tolist(), owners.tolist())
+    mode = LossAggregation.SEQ_MEAN_TOKEN_MEAN
+    weights = aggregation_weights(owners, mode, aggregation_units(owners, mode))
+    (found,) = torch.autograd.grad((weights * gspo.policy_loss(tokens, ActorSection()).loss).sum(), new)
+    ratios = torch.stack([new[:3].mean().exp(), new[3:].mean().exp()])
+    sequences = torch.tensor([0.5, -1.0])
+    objective = torch.minimum(ratios * sequences, ratios.clamp(0.8, 1.2) * sequences).mean()
+    (wanted,) = torch.autograd.grad(-objective, new)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_every_name_of_the_configuration_is_registered() -> None:
+    assert set(ESTIMATORS) == set(AdvantageEstimator)
+    assert set(LOSSES) == set(LossMode)
+
+
+def test_a_run_trains_with_the_algorithm_that_it_names(model: Qwen2ForCausalLM, earlier: Qwen2ForCausalLM) -> None:
+    sequence_mean = {"loss_agg_mode": "seq-mean-token-mean"}
+    plain, _, _ = trained(configuration(**sequence_mean), model, earlier, synthetic_batch(4, 4))
+    by_sequence = configuration(policy_loss={"loss_mode": "gspo"}, **sequence_mean)
+    of_sequences, _, _ = trained(by_sequence, model, earlier, synthetic_batch(4, 4))
+    assert of_sequences.loss != pytest.approx(plain.loss, abs=1e-4)
+    assert algorithm_of(run_configuration(algorithm={"adv_estimator": "rloo"})).estimator is ESTIMATORS["rloo"]
+
+
+# --- responses that were cut by their length -----------------------------------------------------------------------
+
+
+def test_a_masked_truncated_response_trains_no_token_but_its_reward_counts_in_its_group(
+    model: Qwen2ForCausalLM,
+) -> None:
+    batch = synthetic_batch(3, 4)
+    cut = dataclasses.replace(batch.sequences[1], truncated=True)
+    batch = TrainBatch((batch.sequences[0], cut, *batch.sequences[2:]))
+    masked = dataclasses.replace(batch, mask_truncated=True)
+    assert set(masked.tokens.sequence.tolist()) == set(range(12)) - {1}
+    assert (batch.masked, masked.masked) == (0, 1)
+    whole, without = advantages(configuration(), batch), advantages(configuration(), masked)
+    torch.testing.assert_close(whole.of_sequences, without.of_sequences)
+    _, (gradients,), log_probs = trained(configuration(), model, model, masked)
+    assert log_probs.stats.masked_trajectories == 1
+    assert log_probs.stats.tokens == len(batch.tokens) - cut.rollout.numel()
+    elsewhere = dataclasses.replace(cut, ids=cut.ids.flip(0))
+    other = dataclasses.replace(masked, sequences=(batch.sequences[0], elsewhere, *batch.sequences[2:]))
+    _, (same,), _ = trained(configuration(), model, model, other)
+    for one, two in zip(gradients, same, strict=True):
+        torch.testing.assert_close(one, two, atol=0, rtol=0)
+
+
+def test_a_batch_of_truncated_responses_only_makes_no_step(model: Qwen2ForCausalLM) -> None:
+    batch = TrainBatch(tuple(dataclasses.replace(s, truncated=True) for s in synthetic_batch(2, 4).sequences), True)
+    stats, steps, _ = trained(configuration(), model, model, batch)
+    assert (steps, stats.optimizer_steps) == ([], 0)
 
 
 def test_k3_is_zero_for_equal_policies_and_positive_otherwise() -> None:
