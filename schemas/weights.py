@@ -1,6 +1,15 @@
 """What a published version is, independent of the transport that carries it."""
 
+from enum import StrEnum
+
 from .messages.base import Message
+
+
+class Checksum(StrEnum):
+    """How shards are told from damaged ones; `activities.weights.checksum` computes it."""
+
+    BLAKE3 = "blake3"
+    """As strong as SHA-256, several times as fast (docs/decisions/weights.md)."""
 
 
 class ShardInfo(Message):
@@ -8,7 +17,8 @@ class ShardInfo(Message):
 
     name: str
     bytes: int
-    sha256: str
+    digest: str
+    """In hexadecimal, by the manifest's checksum."""
 
 
 class WeightProbe(Message):
@@ -26,6 +36,7 @@ class WeightManifest(Message):
     version: int
     transport: str
     uri: str
+    checksum: Checksum = Checksum.BLAKE3
     shards: tuple[ShardInfo, ...]
     probe: WeightProbe
 

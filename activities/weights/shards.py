@@ -1,13 +1,16 @@
-"""Splitting a version into shards of bounded size, so that no step needs a second copy of the whole model."""
+"""Splitting a version into shards of bounded size, which several threads write and check at the same time."""
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-SHARD_BYTES = 1 << 30
+SHARD_BYTES = 128 << 20
+"""A version of half a gigabyte keeps every thread busy; one of 100 GB is 800 files."""
 
 
-def shards(tensors: Mapping[str, torch.Tensor], limit: int = SHARD_BYTES) -> Iterator[dict[str, torch.Tensor]]:
+def shards(tensors: "Mapping[str, torch.Tensor]", limit: int = SHARD_BYTES) -> "Iterator[dict[str, torch.Tensor]]":
     """In order of names; a shard is larger than the limit only when its one tensor is. The tensors are contiguous, in
     host memory, and share no storage, which is what safetensors can write."""
     shard: dict[str, torch.Tensor] = {}

@@ -3,13 +3,17 @@
 Loads no tensor library: the audit checks versions on machines that have none.
 """
 
-import hashlib
+import mmap
 import re
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from ...schemas.errors import WeightsRefused
 from ...schemas.ids import RunId, Version
 from ...schemas.weights import ShardInfo, WeightManifest
+from .checksum import digest
+from .shard_file import mapped
 
 MANIFEST_FILE = "manifest.json"
 
@@ -24,28 +28,31 @@ def versions_on_disk(root: Path, run_id: RunId) -> list[Version]:
     return sorted(Version(int(name[1])) for name in names if name)
 
 
-def verify(root: Path, manifest: WeightManifest) -> None:
-    """Raises `WeightsRefused`, naming the shard, when one is missing or not what was published."""
-    for shard in manifest.shards:
-        _verify(root / manifest.uri / shard.name, shard, manifest)
+def require_same_publication(folder: Path, manifest: WeightManifest) -> None:
+    """Raises `WeightsRefused` when the manifest that lies with the bytes is missing or another one's."""
+    try:
+        beside = WeightManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise WeightsRefused(f"{_named(manifest)}: {folder / MANIFEST_FILE} is missing or unreadable") from error
+    if beside.shards != manifest.shards:
+        raise WeightsRefused(f"{_named(manifest)}: its files are another publication's than its row: {folder}")
 
 
-def named(manifest: WeightManifest, shard: ShardInfo) -> str:
-    return f"run {manifest.run_id} version {manifest.version}: shard {shard.name}"
-
-
-def sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _verify(file: Path, shard: ShardInfo, manifest: WeightManifest) -> None:
+def verified(folder: Path, shard: ShardInfo, manifest: WeightManifest) -> mmap.mmap:
+    """The shard's bytes. Raises `WeightsRefused`, naming it, when it is missing or not what was published."""
+    file, named = folder / shard.name, f"{_named(manifest)}: shard {shard.name}"
     try:
         size = file.stat().st_size
         if size != shard.bytes:
-            raise WeightsRefused(f"{named(manifest, shard)} has {size} bytes, published were {shard.bytes}: {file}")
-        found = sha256(file)
+            raise WeightsRefused(f"{named} has {size} bytes, published were {shard.bytes}: {file}")
+        content = mapped(file)
     except FileNotFoundError:
-        raise WeightsRefused(f"{named(manifest, shard)} is missing: {file}") from None
-    if found != shard.sha256:
-        raise WeightsRefused(f"{named(manifest, shard)} is damaged: sha256 {found}, published {shard.sha256}: {file}")
+        raise WeightsRefused(f"{named} is missing: {file}") from None
+    found = digest([content], manifest.checksum)
+    if found != shard.digest:
+        raise WeightsRefused(f"{named} is damaged: {manifest.checksum} {found}, published {shard.digest}: {file}")
+    return content
+
+
+def _named(manifest: WeightManifest) -> str:
+    return f"run {manifest.run_id} version {manifest.version}"

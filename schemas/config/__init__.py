@@ -6,7 +6,7 @@ from .base import Section
 from .data import DataSection
 from .load import load_config, merge, parse_config
 from .model import ModelSection
-from .psrl import GroupFilter, PsrlSection, RoutingMethod
+from .psrl import GroupFilter, PsMode, PsrlSection, RoutingMethod
 from .reward import RewardScope, RewardSection
 from .rollout import RolloutDtype, RolloutSection, ValSampling
 from .root import RunConfig
@@ -23,6 +23,7 @@ __all__ = [
     "ModelSection",
     "Optim",
     "Precision",
+    "PsMode",
     "PsrlSection",
     "RewardScope",
     "RewardSection",

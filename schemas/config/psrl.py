@@ -19,6 +19,13 @@ class RoutingMethod(StrEnum):
     """Any instance with equal probability."""
 
 
+class PsMode(StrEnum):
+    """How weights travel from the trainer to the engines."""
+
+    FILE = "file"
+    """Memory-mapped files in a folder that trainer and engines share."""
+
+
 class PartialRollout(Section):
     enable: bool = True
     """Interrupt generations at a weight sync and continue them from their stored prefix. When false, a sync
@@ -100,6 +107,7 @@ class PsrlSection(Section):
     fresh prompt replaces it."""
     max_consecutive_failures: int = Field(default=32, ge=1)
     """Failed groups in a row after which the run stops and names the reasons."""
+    ps_mode: PsMode = PsMode.FILE
     deployment: Deployment = Deployment()
     rollout_coordination: RolloutCoordination = RolloutCoordination()
     group_post_process: GroupPostProcess = GroupPostProcess()

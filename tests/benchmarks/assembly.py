@@ -23,9 +23,9 @@ from psrl.activities.data.admit import Admit
 from psrl.activities.data.dataset import DatasetCache
 from psrl.activities.data.draw import Draw
 from psrl.activities.store.engine import async_engine
-from psrl.activities.weights.file import FileTransport
+from psrl.activities.weights.transports import open_transport
 from psrl.activities.weights.versions import publish_version
-from psrl.schemas.config import RunConfig
+from psrl.schemas.config import PsMode, RunConfig
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId, RunId, Version, instance_workflow
 from psrl.schemas.messages.data import AdmitRequest, DrawRequest
 from psrl.schemas.messages.rollout import EngineSpec, InstanceState, Sampling
@@ -216,7 +216,7 @@ async def _serve(assembly: Assembly) -> None:
     """Publish version 0 and let every instance serve it."""
     shape, stack, config = assembly.shape, assembly.stack, assembly.config
     tensors, probe = version_of(shape, config)
-    manifest = FileTransport(stack.weights_dir).write(RUN, Version(0), tensors, probe)
+    manifest = open_transport(PsMode.FILE, stack.weights_dir).write(RUN, Version(0), tensors, probe)
     async with assembly.store.begin() as connection:
         await connection.run_sync(publish_version, manifest)
     for instance in stack.instances:

@@ -15,8 +15,9 @@ import torch
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from psrl.activities.store.engine import async_engine
-from psrl.activities.weights.file import FileTransport
+from psrl.activities.weights.transports import open_transport
 from psrl.activities.weights.versions import publish_version
+from psrl.schemas.config import PsMode
 from psrl.schemas.ids import RunId, Version
 from psrl.schemas.weights import WeightProbe
 from psrl.workers.rollout.source import PublishedWeights
@@ -63,7 +64,7 @@ async def measure() -> None:
 async def _transport(store: AsyncEngine, root: Path) -> None:
     tensors = {f"layer.{number:02d}": torch.randn(ROWS, COLUMNS) for number in range(TENSORS)}
     size = sum(tensor.nbytes for tensor in tensors.values()) / 1e9
-    run, transport, clock = RunId("transport"), FileTransport(root), Clock()
+    run, transport, clock = RunId("transport"), open_transport(PsMode.FILE, root), Clock()
     probe = WeightProbe(token_ids=(1, 2), logprobs=(0.0,))
     await add_group(store, run=run)  # a version belongs to a run
     for number in range(ROUNDS):
@@ -74,11 +75,9 @@ async def _transport(store: AsyncEngine, root: Path) -> None:
             manifest = await asyncio.to_thread(transport.write, run, Version(number), tensors, probe)
             async with store.begin() as connection:
                 await connection.run_sync(publish_version, manifest)
-        with clock.timed("pull"):
-            _, pulled = await PublishedWeights(store, (transport,)).fetch(run, Version(number))
-            for tensor in pulled.values():  # mapped: the bytes come with the first use
+        with clock.timed("pull"), await PublishedWeights(store, (transport,)).lease(run, Version(number)) as leased:
+            for tensor in leased.tensors.values():  # mapped: the bytes come with the first use
                 tensor.sum()
-        del pulled
         transport.remove(run, Version(number))
     print(f"   {size:.2f} GB in {TENSORS} float32 tensors, file transport, best of {ROUNDS}")
     for name, seconds in clock.best.items():
@@ -95,7 +94,7 @@ async def _updates(assembly: Assembly) -> None:
     took = []
     for number in range(1, UPDATES + 1):
         began = time.monotonic()
-        manifest = FileTransport(stack.weights_dir).write(RUN, Version(number), tensors, probe)
+        manifest = open_transport(PsMode.FILE, stack.weights_dir).write(RUN, Version(number), tensors, probe)
         async with assembly.store.begin() as connection:
             await connection.run_sync(publish_version, manifest)
         published = time.monotonic()

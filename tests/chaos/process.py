@@ -95,7 +95,7 @@ def rollout() -> None:
         after="before-completion",
         then=lambda result: bool(result.end != "interrupted"),
     )
-    around("psrl.workers.rollout.source:PublishedWeights.fetch", before="before-pull", after="mid-pull")
+    around("psrl.workers.rollout.source:PublishedWeights.lease", before="before-pull", after="mid-pull")
 
 
 def trainer() -> None:

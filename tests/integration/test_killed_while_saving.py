@@ -15,7 +15,8 @@ REPOSITORY = Path(__file__).parents[2]
 
 def deaths(what: str, model: Path, folder: Path) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "tests.support.kill_at_write", what, str(model), str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    ours = os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "src")))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ours}
     with (folder / "output").open("wb") as output, (folder / "log").open("wb") as log:
         done = subprocess.run(command, env=environment, stdout=output, stderr=log, timeout=150, check=False)
     assert done.returncode == 0, (folder / "log").read_text()[-3000:]

@@ -298,7 +298,7 @@ def test_a_trainer_that_was_taken_for_dead_does_not_touch_what_the_next_one_publ
     for thread in threads:
         thread.join(PATIENCE_S)
     assert [result.version for result in results] == [1, 1]
-    assert new._run.publisher.tensors(1)  # type: ignore[union-attr]
+    assert new._run.publisher.lease(1).tensors  # type: ignore[union-attr]
 
 
 # --- models that do not fit ----------------------------------------------------------------------------------------

@@ -42,7 +42,8 @@ SAVED = (0, 1, 3)
 @contextmanager
 def trainer_process(stack: Stack, dies_at: str = "") -> Iterator[subprocess.Popen[bytes]]:
     module = "tests.support.mortal_trainer" if dies_at else "psrl.workers.trainer.main"
-    environment = os.environ | {HOME_VARIABLE: str(stack.home), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    ours = os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "src")))
+    environment = os.environ | {HOME_VARIABLE: str(stack.home), "OMP_NUM_THREADS": "1", "PYTHONPATH": ours}
     with (stack.home / "trainer.log").open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *([dies_at] if dies_at else [])],
@@ -99,7 +100,7 @@ def checksums(engine: Engine, run: str) -> list[list[str]]:
     query = select(WeightVersion.manifest).where(WeightVersion.run_id == run).order_by(WeightVersion.version)
     with engine.connect() as connection:
         manifests = [WeightManifest.model_validate(row) for row in connection.execute(query).scalars()]
-    return [[shard.sha256 for shard in manifest.shards] for manifest in manifests]
+    return [[shard.digest for shard in manifest.shards] for manifest in manifests]
 
 
 @pytest.mark.timeout(240)

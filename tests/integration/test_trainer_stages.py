@@ -13,11 +13,13 @@ from sqlalchemy import Engine, select, update
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from psrl.activities.store.engine import sync_engine
-from psrl.activities.weights.file import FileTransport
-from psrl.activities.weights.stored import sha256
+from psrl.activities.weights.checksum import digest
+from psrl.activities.weights.transports import open_transport
+from psrl.schemas.config import PsMode
 from psrl.schemas.errors import InstanceBusy, InvariantViolated, ModelError, RunUnknown, StorageFull, WeightsRefused
 from psrl.schemas.ids import RunId
 from psrl.schemas.tables import Checkpoint, Run, Trajectory
+from psrl.schemas.weights import Checksum
 from psrl.workers.trainer.batches import read_batch
 from psrl.workers.trainer.stages import Stages
 from tests.support.tiny_model import make_tiny_model
@@ -317,10 +319,10 @@ def test_bytes_that_a_crash_left_without_a_row_are_replaced(lab: Lab) -> None:
     leftover = lab.stack.weights_dir / RUN / "v000001"
     shutil.copytree(lab.stack.weights_dir / RUN / "v000000", leftover)
     stages.publish(RUN, 0)
-    tensors = FileTransport(lab.stack.weights_dir).read(lab.manifest(1))
     assert lab.manifest(1).shards != lab.manifest(0).shards
-    assert "model.embed_tokens.weight" in tensors
-    assert "lm_head.weight" not in tensors
+    with open_transport(PsMode.FILE, lab.stack.weights_dir).lease(lab.manifest(1)) as leased:
+        assert "model.embed_tokens.weight" in leased.tensors
+        assert "lm_head.weight" not in leased.tensors
 
 
 def damaged(lab: Lab, version: int) -> Path:
@@ -340,11 +342,11 @@ def test_a_newest_version_that_was_damaged_on_the_disk_is_rebuilt_bit_for_bit_wh
         stages.publish(RUN, buffer)
     before = lab.manifest(2)
     file = damaged(lab, 2)
-    good = lab.manifest(2).shards[0].sha256
-    assert sha256(file) != good
+    good = lab.manifest(2).shards[0].digest
+    assert digest([file.read_bytes()], Checksum.BLAKE3) != good
     opened = lab.life().open(RUN)
     assert "is damaged" in opened.notes[-1]
-    assert sha256(file) == good
+    assert digest([file.read_bytes()], Checksum.BLAKE3) == good
     assert lab.manifest(2) == before
     assert lab.life().open(RUN).notes == ()
 

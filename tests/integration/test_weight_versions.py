@@ -54,10 +54,10 @@ async def test_a_host_reads_what_was_published(store: AsyncEngine, tmp_path: Pat
     await add_group(store)
     transport = FileTransport(tmp_path)
     await publish(store, write(transport, 2))
-    manifest, tensors = await PublishedWeights(store, (transport,)).fetch(RUN, Version(2))
-    assert (manifest.probe, tensors["w"].tolist()) == (PROBE, [2.0, 2.0])
+    with await PublishedWeights(store, (transport,)).lease(RUN, Version(2)) as leased:
+        assert (leased.manifest.probe, leased.tensors["w"].tolist()) == (PROBE, [2.0, 2.0])
     with pytest.raises(WeightsRefused, match="through 'file'; this host knows "):
-        await PublishedWeights(store, ()).fetch(RUN, Version(2))
+        await PublishedWeights(store, ()).lease(RUN, Version(2))
 
 
 async def test_old_versions_are_removed_but_not_those_in_use(store: AsyncEngine, tmp_path: Path) -> None:
@@ -132,10 +132,10 @@ async def test_three_readers_of_one_version_one_of_them_late_all_get_it_or_are_t
         await publish(store, write(transport, version))
         async with store.begin() as connection:
             await connection.run_sync(retain, transport, RUN, keep)
-        assert (await source.fetch(RUN, Version(3)))[1]["w"].tolist() == [3.0, 3.0]
+        assert (await source.lease(RUN, Version(3))).tensors["w"].tolist() == [3.0, 3.0]
     await publish(store, write(transport, 3 + keep))
     async with store.begin() as connection:
         assert await connection.run_sync(retain, transport, RUN, keep) == [3]
     with pytest.raises(WeightsRefused, match=r"version 3: shard shard-000.safetensors is missing"):
-        await source.fetch(RUN, Version(3))
-    assert (await source.fetch(RUN, Version(3 + keep)))[1]["w"].tolist() == [8.0, 8.0]
+        await source.lease(RUN, Version(3))
+    assert (await source.lease(RUN, Version(3 + keep))).tensors["w"].tolist() == [8.0, 8.0]

@@ -12,8 +12,9 @@ import torch
 from sqlalchemy import Connection, Engine, insert
 
 from psrl.activities.store.codec import encode_ids, encode_logprobs
-from psrl.activities.weights.file import FileTransport
+from psrl.activities.weights.transports import open_transport
 from psrl.activities.weights.versions import publish_version
+from psrl.schemas.config import PsMode
 from psrl.schemas.ids import RunId, Version, training_group, validation_group
 from psrl.schemas.messages.training import LogProbStats
 from psrl.schemas.tables import Batch, BatchMember, Group, Run, Segment, StepMetric, Trajectory
@@ -38,7 +39,7 @@ LIVE = (11, 9)
 def make_kept_run(engine: Engine, weights: Path) -> None:
     with engine.begin() as connection:
         _add_run(connection)
-        transport = FileTransport(weights)
+        transport = open_transport(PsMode.FILE, weights)
         for version in range(VERSIONS):
             tensors = {"w": torch.full((4,), float(version))}
             publish_version(connection, transport.write(RUN, Version(version), tensors, PROBE))

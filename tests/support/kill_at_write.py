@@ -4,7 +4,7 @@
 the disk is touched, in order of these points; the child ends itself there. What can be loaded afterwards is printed as
 a list in JSON: one entry per point, with its name and the version found, or null. The last entry is the undisturbed
 save. Points are the audited calls of Python (open for writing, mkdir, rename, remove), every fsync, and the moments
-before, amid and after a file of tensors, which are written outside Python.
+before, amid and after a file of tensors, whose writes are not audited.
 """
 
 import json
@@ -20,7 +20,7 @@ import safetensors.torch
 import torch
 import transformers.modeling_utils
 
-from psrl.activities.weights import file as weights_file
+from psrl.activities.weights import shard_file
 from psrl.activities.weights.file import FileTransport
 from psrl.schemas.errors import WeightsRefused
 from psrl.schemas.ids import RunId, Version
@@ -59,10 +59,13 @@ class Points:
         self._left, self._log, self._folder = end, log, str(folder)
         sys.addaudithook(self._audit)
         self._patch(os, "fsync", self.reached)
-        for module in (transformers.modeling_utils, weights_file):
-            name = "safe_save_file" if module is transformers.modeling_utils else "save_file"
-            plain = getattr(module, name)
-            setattr(module, name, lambda tensors, path, plain=plain, **rest: self._tensors(plain, tensors, path, rest))
+        save, write = transformers.modeling_utils.safe_save_file, shard_file.write
+        setattr(  # noqa: B010
+            transformers.modeling_utils,
+            "safe_save_file",
+            lambda tensors, path, **rest: self._around(path, lambda: save(tensors, path, **rest)),
+        )
+        setattr(shard_file, "write", lambda path, buffers: self._around(path, lambda: write(path, buffers)))  # noqa: B010
 
     def reached(self, name: str) -> None:
         if self._left == 0:
@@ -84,9 +87,9 @@ class Points:
         if (event in AUDITED or writes) and str(arguments[0]).startswith(self._folder):
             self.reached(f"{event} {Path(str(arguments[0])).name}")
 
-    def _tensors(self, plain: Callable[..., None], tensors: Any, path: Path, rest: dict[str, Any]) -> None:
+    def _around(self, path: Path, write: Callable[[], None]) -> None:
         self.reached(f"before {Path(path).name}")
-        plain(tensors, path, **rest)
+        write()
         whole = os.path.getsize(path)
         if self._left == 0:
             os.truncate(path, whole // 2)
@@ -148,7 +151,7 @@ class WeightsSave:
     def __init__(self, model: Path, folder: Path) -> None:
         self.folder = folder
         self._tensors = safetensors.torch.load_file(model / "model.safetensors")
-        self._transport = FileTransport(folder, shard_bytes=40_000)
+        self._transport = FileTransport(folder, shard_bytes=40_000, threads=1)
 
     def _write(self, version: int) -> None:
         tensors = {name: tensor + version for name, tensor in self._tensors.items()}
@@ -166,10 +169,12 @@ class WeightsSave:
             manifest = self.folder / RUN / f"v{version:06d}" / "manifest.json"
             if manifest.exists():
                 try:
-                    tensors = self._transport.read(WeightManifest.model_validate_json(manifest.read_text()))
+                    leased = self._transport.lease(WeightManifest.model_validate_json(manifest.read_text()))
                 except WeightsRefused:
                     return None
-                assert all(torch.equal(tensors[name], self._tensors[name] + version) for name in self._tensors)
+                with leased:
+                    same = (torch.equal(leased.tensors[name], self._tensors[name] + version) for name in self._tensors)
+                    assert all(same)
                 return version
         return None
 

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from psrl.activities.generation.turns import TurnStore
 from psrl.activities.generation.writer import SegmentWriter
 from psrl.activities.store.codec import decode_ids, decode_logprobs, encode_ids
+from psrl.activities.weights.transport import Lease
 from psrl.schemas.errors import WeightsRefused
 from psrl.schemas.ids import GroupId, InstanceId, RunId, Version
 from psrl.schemas.messages.rollout import EngineSpec, GenerateRequest, Sampling, TrajectoryRef
@@ -44,13 +45,16 @@ class ScriptedWeights:
     def __init__(self) -> None:
         self.damaged: set[int] = set()
         self.fetched: list[int] = []
+        self.ended: list[int] = []
+        """Versions whose lease is over."""
 
-    async def fetch(self, run_id: RunId, version: Version) -> tuple[WeightManifest, dict[str, Any]]:
+    async def lease(self, run_id: RunId, version: Version) -> Lease:
         self.fetched.append(version)
         if version in self.damaged:
             raise WeightsRefused(f"scripted: shard of version {version} is damaged")
         probe = scripted_probe(version)
-        return WeightManifest(run_id=run_id, version=version, transport="t", uri="u", shards=(), probe=probe), {}
+        manifest = WeightManifest(run_id=run_id, version=version, transport="t", uri="u", shards=(), probe=probe)
+        return Lease(manifest, {}, release=lambda: self.ended.append(version))
 
 
 @dataclass

@@ -24,8 +24,9 @@ from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from psrl.activities import signatures
-from psrl.activities.weights.file import FileTransport
+from psrl.activities.weights.transports import open_transport
 from psrl.activities.weights.versions import publish_version
+from psrl.schemas.config import PsMode
 from psrl.schemas.ids import InstanceId, Version, rollout_queue
 from psrl.schemas.messages.rollout import EngineSpec, GenerateRequest, GenerateResult, InstanceReport
 from psrl.schemas.messages.run import InstanceChanged, StartInstance
@@ -80,7 +81,7 @@ class Site:
         return self.stack.home / f"{instance}.log"
 
     async def publish(self, version: int, tensors: dict[str, torch.Tensor], probe: WeightProbe) -> None:
-        manifest = FileTransport(self.stack.weights_dir).write(RUN, Version(version), tensors, probe)
+        manifest = open_transport(PsMode.FILE, self.stack.weights_dir).write(RUN, Version(version), tensors, probe)
         async with self.store.begin() as connection:
             await connection.run_sync(publish_version, manifest)
 

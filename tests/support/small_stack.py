@@ -28,7 +28,7 @@ from psrl.activities.generation.turns import TurnStore
 from psrl.activities.generation.writer import SegmentWriter
 from psrl.activities.routing.activities import RoutingActivities
 from psrl.activities.store.activities import StoreActivities
-from psrl.activities.weights.file import FileTransport
+from psrl.activities.weights.transports import every_transport
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, InstanceId, RunId, rollout_queue
 from psrl.schemas.messages.rollout import InstanceReport, PauseRequest
 from psrl.schemas.messages.run import RunResult, RunStatus, StartRun
@@ -226,7 +226,7 @@ async def _start_trainer(entered: AsyncExitStack, stack: Stack) -> None:
 async def _start_host(entered: AsyncExitStack, small: SmallStack, place: InProcessHost) -> None:
     """As `workers.rollout.main` does."""
     client, stack, store, coordinator = small.client, small.stack, small.store, small.coordinator
-    host = Host(place.instance, place.make_engine, PublishedWeights(store, (FileTransport(stack.weights_dir),)))
+    host = Host(place.instance, place.make_engine, PublishedWeights(store, every_transport(stack.weights_dir)))
     writer, stopping = SegmentWriter(store), asyncio.Event()
     activities = HeldActivities(place, host, Generator(host, TurnStore(store), writer), stopping)
     reports = asyncio.create_task(keep_reporting(host, coordinator))

@@ -52,7 +52,7 @@ class Lab:
 
     def checksums(self, run: str = RUN) -> list[list[str]]:
         """Of every published version."""
-        return [[shard.sha256 for shard in self.manifest(version, run).shards] for version in range(STEPS + 1)]
+        return [[shard.digest for shard in self.manifest(version, run).shards] for version in range(STEPS + 1)]
 
     def step_folder(self, version: int) -> Path:
         return self.stack.checkpoints_dir / RUN / f"step_{version:06d}"

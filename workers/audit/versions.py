@@ -10,15 +10,13 @@ from pathlib import Path
 
 from sqlalchemy import Connection, select, text
 
-from ...activities.weights.stored import MANIFEST_FILE, verify, version_folder, versions_on_disk
+from ...activities.weights.transport import WeightTransport
+from ...activities.weights.transports import every_transport
 from ...schemas.errors import WeightsRefused
 from ...schemas.ids import RunId, Version
 from ...schemas.tables import WeightVersion
 from ...schemas.weights import WeightManifest
 from .check import AuditedRun, Check, Finding, finding
-
-FILE = "file"
-"""The transport whose versions are files under the stack's folder."""
 
 NEEDED = text(
     """
@@ -57,17 +55,20 @@ def immutable(
     """After the audit's transaction. `weights`: the stack's folder of versions; null, or not on this machine, leaves
     files unchecked. Nothing needs a version of a run that has `ended`, but what is left must still be whole."""
     counts = {"versions published": len(published)}
-    findings = [*_holes(published), *_contradictions(run_id, published)]
+    transports = every_transport(weights or Path())
+    findings = [*_holes(published), *_contradictions(run_id, published, transports)]
     if weights is None or not weights.is_dir():
         counts["not looked at on disk"] = len(published)
     else:
-        files = [row for row in published if row.transport == FILE]
-        kept = [row for row in files if (weights / row.uri).exists()]
-        counts["kept on disk and checked"] = len(kept)
-        findings += _damaged(weights, kept)
-        findings += _strays(weights, run_id, published, counts)
-        if not ended:
-            findings += _missing(connection, weights, run_id, files)
+        for transport in transports:
+            rows = [row for row in published if row.transport == transport.name]
+            there = set(transport.kept(run_id))
+            kept = [row for row in rows if row.version in there]
+            counts["kept on disk and checked"] = counts.get("kept on disk and checked", 0) + len(kept)
+            findings += _damaged(transport, run_id, kept)
+            findings += _strays(sorted(there), published, counts)
+            if not ended:
+                findings += _missing(connection, run_id, {row.version for row in rows} - there)
     return Check("L9", "versions are immutable", counts, tuple(findings))
 
 
@@ -77,60 +78,54 @@ def _holes(published: list[PublishedVersion]) -> tuple[Finding, ...]:
     return finding("published versions have holes", missing)
 
 
-def _contradictions(run_id: RunId, published: list[PublishedVersion]) -> tuple[Finding, ...]:
+def _contradictions(
+    run_id: RunId, published: list[PublishedVersion], transports: tuple[WeightTransport, ...]
+) -> tuple[Finding, ...]:
     """A row says what its manifest says, and each version has its own place."""
+    places = {transport.name: transport.uri for transport in transports}
     wrong = [
         f"version {row.version}"
         for row in published
         if (row.manifest.run_id, row.manifest.version, row.manifest.transport, row.manifest.uri)
         != (run_id, row.version, row.transport, row.uri)
         or row.manifest.total_bytes != row.bytes
-        or (row.transport == FILE and row.uri != str(version_folder(Path(), run_id, row.version)))
+        or (row.transport in places and row.uri != places[row.transport](run_id, row.version))
     ]
-    places = Counter((row.transport, row.uri) for row in published)
-    shared = [f"version {row.version} in {row.uri}" for row in published if places[row.transport, row.uri] > 1]
+    held = Counter((row.transport, row.uri) for row in published)
+    shared = [f"version {row.version} in {row.uri}" for row in published if held[row.transport, row.uri] > 1]
     return (
         *finding("a version's row does not fit its manifest or its place", wrong),
         *finding("versions share one place", shared),
     )
 
 
-def _damaged(weights: Path, kept: list[PublishedVersion]) -> tuple[Finding, ...]:
-    faults = [f"version {row.version}: {fault}" for row in kept if (fault := _fault(weights, row))]
+def _damaged(transport: WeightTransport, run_id: RunId, kept: list[PublishedVersion]) -> tuple[Finding, ...]:
+    faults = [f"version {row.version}: {fault}" for row in kept if (fault := _fault(transport, run_id, row))]
     return finding("a kept version is not what was published", faults)
 
 
-def _fault(weights: Path, row: PublishedVersion) -> str:
-    folder = weights / row.uri
+def _fault(transport: WeightTransport, run_id: RunId, row: PublishedVersion) -> str:
     try:
-        beside = WeightManifest.model_validate_json((folder / MANIFEST_FILE).read_text())
-        if beside.shards != row.manifest.shards:
-            return f"its files are another publication's than its row: {folder}"
-        verify(weights, row.manifest)
-    except (OSError, ValueError, WeightsRefused) as error:
-        # Retired while it was read: a version leaves its place by one rename.
+        transport.verify(row.manifest)
+    except WeightsRefused as error:
+        # Retired while it was read: a version leaves its place by one step.
         told = str(error).splitlines()[0].removeprefix(f"run {row.manifest.run_id} version {row.version}: ")
-        return told if folder.exists() else ""
+        return told if row.version in transport.kept(run_id) else ""
     return ""
 
 
-def _strays(
-    weights: Path, run_id: RunId, published: list[PublishedVersion], counts: dict[str, int]
-) -> tuple[Finding, ...]:
+def _strays(there: list[Version], published: list[PublishedVersion], counts: dict[str, int]) -> tuple[Finding, ...]:
     """Bytes beyond the newest row are a write in progress, or what a crash left: nobody reads them."""
     rows = {row.version for row in published}
     newest = max(rows, default=-1)
-    strays = [version for version in versions_on_disk(weights, run_id) if version not in rows]
+    strays = [version for version in there if version not in rows]
     if ahead := [version for version in strays if version > newest]:
         counts["written, not published"] = len(ahead)
     old = [f"version {version}" for version in strays if version < newest]
     return finding("bytes without a row are older than the newest version", old)
 
 
-def _missing(
-    connection: Connection, weights: Path, run_id: RunId, files: list[PublishedVersion]
-) -> tuple[Finding, ...]:
-    gone = {row.version for row in files if not (weights / row.uri).exists()}
+def _missing(connection: Connection, run_id: RunId, gone: set[Version]) -> tuple[Finding, ...]:
     if not gone:
         return ()
     needed = set(connection.scalars(NEEDED, {"run": run_id}))

@@ -234,17 +234,18 @@ class Host:
         self._to(InstanceState.PULLING)
         began = time.perf_counter()
         try:
-            manifest, tensors = await self._weights.fetch(run_id, version)
+            lease = await self._weights.lease(run_id, version)
         except BaseException:
             # Nothing was touched: what is in the engine is as good as before, unless it died meanwhile.
             if self._state is InstanceState.PULLING:
                 self._to(before)
             raise
         read = time.perf_counter()
-        difference = await self._load(tensors, version, manifest.probe)
+        with lease:
+            difference = await self._load(lease.tensors, version, lease.manifest.probe)
         self._pulled = PullResult(
             version=version,
-            bytes=manifest.total_bytes,
+            bytes=lease.manifest.total_bytes,
             seconds_read=read - began,
             seconds_load=time.perf_counter() - read,
             probe_max_abs_diff=difference,

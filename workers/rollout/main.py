@@ -17,7 +17,7 @@ from ...activities.generation.writer import SegmentWriter
 from ...activities.store.engine import async_engine
 from ...activities.store.migrate import require_current
 from ...activities.store.reach import require_reachable
-from ...activities.weights.file import FileTransport
+from ...activities.weights.transports import every_transport
 from ...schemas.errors import PsrlError
 from ...schemas.ids import InstanceId, rollout_queue
 from ...schemas.stack import Stack
@@ -44,7 +44,7 @@ async def main(stack: Stack, stop: asyncio.Event, instance: InstanceId, make_eng
     await asyncio.to_thread(require_reachable, stack.postgres_url)
     await asyncio.to_thread(require_current, stack.postgres_url)
     store = async_engine(stack.postgres_url)
-    host = Host(instance, make_engine, PublishedWeights(store, (FileTransport(stack.weights_dir),)))
+    host = Host(instance, make_engine, PublishedWeights(store, every_transport(stack.weights_dir)))
     tokens = async_engine(stack.postgres_url, pre_ping=False)  # every call is repeated while PostgreSQL is away
     writer = SegmentWriter(tokens)
     activities = RolloutActivities(host, Generator(host, TurnStore(tokens), writer), stop)

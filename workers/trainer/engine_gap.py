@@ -17,18 +17,19 @@ from torch.func import functional_call
 from ...activities.training.batch import SampledSequence, TrainBatch
 from ...activities.training.logprobs import micro_batch_logits, target_log_probs
 from ...activities.training.packing import plan_batch
+from ...activities.weights.transport import Lease
 from ...schemas.errors import WeightsRefused
 from ...schemas.messages.training import LogProbStats
 from .state import TrainerState
 
 log = logging.getLogger(__name__)
 
-ReadVersion = Callable[[int], Mapping[str, Tensor] | None]
-"""Published tensors of a version; None when it is no longer kept."""
+LeaseVersion = Callable[[int], Lease]
+"""A published version. Raises `WeightsRefused` when it is no longer kept, or damaged by now."""
 
 
 def with_engine_gap(
-    stats: LogProbStats, state: TrainerState, batch: TrainBatch, old: Tensor, read: ReadVersion
+    stats: LogProbStats, state: TrainerState, batch: TrainBatch, old: Tensor, lease: LeaseVersion
 ) -> LogProbStats:
     """`stats` with the engine gap filled in."""
     versions = _versions(batch)
@@ -36,9 +37,12 @@ def with_engine_gap(
     gaps = [(old.cpu() - rollout)[versions == state.version]]
     sample = state.config.trainer.gap_sample
     for version in sorted({int(v) for v in versions.unique()} - {state.version}) if sample else []:
-        tensors = _readable(version, read)
-        if tensors is not None:
-            gaps.append(_gap_under(state, _sampled_by(batch, version, sample), version, tensors))
+        try:
+            with lease(version) as leased:
+                gaps.append(_gap_under(state, _sampled_by(batch, version, sample), version, leased.tensors))
+        except WeightsRefused as error:
+            # A measurement never ends a run.
+            log.warning("the engine gap leaves out tokens of version %d: %s", version, error)
     gap = torch.cat(gaps).abs().double()
     if not gap.numel():
         return stats
@@ -49,15 +53,6 @@ def with_engine_gap(
             "engine_gap_tokens": gap.numel(),
         }
     )
-
-
-def _readable(version: int, read: ReadVersion) -> Mapping[str, Tensor] | None:
-    """A measurement never ends a run: a version that is damaged on the disk by now is left out, and said so."""
-    try:
-        return read(version)
-    except WeightsRefused as error:
-        log.warning("the engine gap leaves out tokens of version %d: %s", version, error)
-        return None
 
 
 def _versions(batch: TrainBatch) -> Tensor:

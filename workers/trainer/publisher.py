@@ -1,14 +1,12 @@
 """Publishes versions of one run: bytes through the transport first, then one row that makes them visible (L9)."""
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, func, select
-from torch import Tensor
 
-from ...activities.weights.file import FileTransport
-from ...activities.weights.stored import verify
+from ...activities.weights.transport import Lease
+from ...activities.weights.transports import open_transport
 from ...activities.weights.versions import find_manifest, get_manifest, publish_version, retain
 from ...schemas.config import RunConfig
 from ...schemas.errors import WeightsRefused
@@ -25,8 +23,7 @@ SPARE_VERSIONS = 3
 class Publisher:
     def __init__(self, store: Engine, root: Path, run_id: RunId, config: RunConfig) -> None:
         self._store = store
-        self._root = root
-        self._transport = FileTransport(root)
+        self._transport = open_transport(config.psrl.ps_mode, root)
         self._run_id = run_id
         self._keep = config.psrl.staleness + SPARE_VERSIONS
 
@@ -39,10 +36,10 @@ class Publisher:
         manifest = self._manifest(version)
         return None if manifest is None else manifest.probe
 
-    def tensors(self, version: int) -> Mapping[str, Tensor] | None:
-        """Of a published version that is still kept."""
-        manifest = self._manifest(version)
-        return None if manifest is None else self._transport.read(manifest)
+    def lease(self, version: int) -> Lease:
+        """A published version, for reading. Raises `WeightsRefused` when it is no longer kept."""
+        with self._store.connect() as connection:
+            return self._transport.lease(get_manifest(connection, self._run_id, Version(version)))
 
     def publish(self, state: TrainerState, probe: WeightProbe) -> PublishResult:
         """The version of `state`. Published already, it is left as it is."""
@@ -72,7 +69,7 @@ class Publisher:
         manifest = self._manifest(version)
         try:
             if manifest is not None:
-                verify(self._root, manifest)
+                self._transport.verify(manifest)
         except WeightsRefused as error:
             return str(error)
         return ""

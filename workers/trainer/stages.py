@@ -14,6 +14,7 @@ A checkpoint is written beside the stages that follow it. One that could not be 
 stage, whatever that is: it fails with the reason, and works when it is repeated after the reason is gone.
 """
 
+import contextlib
 import dataclasses
 import logging
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from ...activities.training.algorithms.algorithm import Need
 from ...activities.training.algorithms.registry import algorithm_of
 from ...activities.training.batch import TrainBatch
 from ...schemas.config import RunConfig
-from ...schemas.errors import InstanceBusy, ModelError
+from ...schemas.errors import InstanceBusy, ModelError, WeightsRefused
 from ...schemas.ids import RunId
 from ...schemas.messages.training import (
     AdvantageStats,
@@ -134,7 +135,7 @@ class Stages:
             step.measured = computed.stats
             if step.update is None:
                 step.measured = with_engine_gap(
-                    computed.stats, run.state, step.batch, computed.old, run.publisher.tensors
+                    computed.stats, run.state, step.batch, computed.old, run.publisher.lease
                 )
         return step.measured
 
@@ -281,14 +282,19 @@ class Stages:
         model = load_model(Path(run.config.model.path), run.config, self._device)
         gap = self._probe_gap(run, 0, weight_probe(model, run.tokenizer, run.config))
         if gap is not None and gap > SAME_MODEL_TOLERANCE:
-            published = run.publisher.tensors(0)
-            found = {name: shape for name, shape in shapes_of(model.state_dict()).items() if name in (published or {})}
-            differs = None if published is None else difference(found, shapes_of(published))
+            differs = self._shapes_differ(run, model)
             raise ModelError(
                 f"model.path={run.config.model.path!r} is not the model that run {run.run_id!r} began with: "
                 f"{differs or f'log-probs of its probe differ by up to {gap:.3g}'}. Put the original back"
             )
         return model
+
+    def _shapes_differ(self, run: OpenRun, model: Any) -> str | None:
+        """From version 0, where it can still be read; a tied tensor is published once."""
+        with contextlib.suppress(WeightsRefused), run.publisher.lease(0) as published:
+            found = {name: s for name, s in shapes_of(model.state_dict()).items() if name in published.tensors}
+            return difference(found, shapes_of(published.tensors))
+        return None
 
     def _compare(self, run: OpenRun, version: int, probe: WeightProbe) -> None:
         """A rebuilt version should be the published one; another processor may round differently, and that is said."""

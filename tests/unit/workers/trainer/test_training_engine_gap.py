@@ -1,13 +1,16 @@
 """The same tokens scored by engine and trainer under the same weights."""
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
 from psrl.activities.training.batch import TrainBatch
+from psrl.activities.weights.transport import Lease
 from psrl.schemas.errors import WeightsRefused
+from psrl.schemas.weights import WeightManifest, WeightProbe
 from psrl.workers.trainer.engine_gap import with_engine_gap
 from psrl.workers.trainer.state import TrainerState, initial_state
 from psrl.workers.trainer.step import old_log_probs
@@ -37,6 +40,19 @@ def published(model: Qwen2ForCausalLM) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
 
 
+def leased(tensors: dict[str, torch.Tensor]) -> Callable[[int], Lease]:
+    def lease(version: int) -> Lease:
+        probe = WeightProbe(token_ids=(), logprobs=())
+        manifest = WeightManifest(run_id="run", version=version, transport="", uri="", shards=(), probe=probe)
+        return Lease(manifest, tensors, release=lambda: None)
+
+    return lease
+
+
+def nothing_is_kept(version: int) -> Lease:
+    raise WeightsRefused(f"version {version}: shard-000.safetensors is missing")
+
+
 @pytest.fixture
 def state() -> TrainerState:
     state = initial_state(run_configuration(), tiny_model(tiny_tokenizer(), seed=1))
@@ -50,7 +66,7 @@ def test_the_engine_gap_leaves_out_what_the_policy_learnt_since(state: TrainerSt
         scored(synthetic_batch(2, 3, seed=1), earlier, 2), scored(synthetic_batch(2, 3, seed=2), state.model, 3)
     )
     computed = old_log_probs(state, batch, None)
-    measured = with_engine_gap(computed.stats, state, batch, computed.old, lambda _: published(earlier))
+    measured = with_engine_gap(computed.stats, state, batch, computed.old, leased(published(earlier)))
     assert measured.gap_mean_abs > 0.01
     assert measured.engine_gap_mean_abs is not None
     assert measured.engine_gap_mean_abs < 1e-5
@@ -61,7 +77,7 @@ def test_an_engine_that_served_other_weights_than_it_says_shows_in_the_gap(state
     earlier = tiny_model(tiny_tokenizer(), seed=2)
     batch = scored(synthetic_batch(2, 3), state.model, 2)
     computed = old_log_probs(state, batch, None)
-    measured = with_engine_gap(computed.stats, state, batch, computed.old, lambda _: published(earlier))
+    measured = with_engine_gap(computed.stats, state, batch, computed.old, leased(published(earlier)))
     assert measured.engine_gap_mean_abs is not None
     assert measured.engine_gap_mean_abs > 0.01
 
@@ -69,7 +85,7 @@ def test_an_engine_that_served_other_weights_than_it_says_shows_in_the_gap(state
 def test_a_constant_error_of_the_engine_is_measured_as_such(state: TrainerState) -> None:
     batch = scored(synthetic_batch(2, 3), state.model, 3, offset=0.25)
     computed = old_log_probs(state, batch, None)
-    measured = with_engine_gap(computed.stats, state, batch, computed.old, lambda _: None)
+    measured = with_engine_gap(computed.stats, state, batch, computed.old, nothing_is_kept)
     assert measured.engine_gap_mean_abs == pytest.approx(0.25, abs=1e-5)
     assert measured.engine_gap_max_abs == pytest.approx(0.25, abs=1e-5)
 
@@ -77,20 +93,17 @@ def test_a_constant_error_of_the_engine_is_measured_as_such(state: TrainerState)
 def test_tokens_of_a_version_that_is_no_longer_kept_are_not_measured(state: TrainerState) -> None:
     batch = scored(synthetic_batch(2, 3), state.model, 1)
     computed = old_log_probs(state, batch, None)
-    measured = with_engine_gap(computed.stats, state, batch, computed.old, lambda _: None)
+    measured = with_engine_gap(computed.stats, state, batch, computed.old, nothing_is_kept)
     assert (measured.engine_gap_mean_abs, measured.engine_gap_tokens) == (None, 0)
 
 
 def test_a_version_that_is_damaged_by_now_is_left_out_and_the_step_goes_on(
     state: TrainerState, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def read(version: int) -> dict[str, torch.Tensor]:
-        raise WeightsRefused(f"version {version}: shard-000.safetensors is damaged")
-
     batch = both(
         scored(synthetic_batch(2, 3, seed=1), state.model, 2), scored(synthetic_batch(2, 3, seed=2), state.model, 3)
     )
     computed = old_log_probs(state, batch, None)
-    measured = with_engine_gap(computed.stats, state, batch, computed.old, read)
+    measured = with_engine_gap(computed.stats, state, batch, computed.old, nothing_is_kept)
     assert 0 < measured.engine_gap_tokens < len(batch.tokens)
-    assert "leaves out tokens of version 2: version 2: shard-000.safetensors is damaged" in caplog.text
+    assert "leaves out tokens of version 2: version 2: shard-000.safetensors is missing" in caplog.text
