@@ -318,15 +318,17 @@ async def test_a_request_aborted_before_its_first_token_stores_nothing(rig: Rig)
 async def test_cancellation_reaches_the_engine(rig: Rig) -> None:
     group = await rig.new_group()
     rig.endless = True
+    began = time.perf_counter()
     running = asyncio.create_task(rig.generate(group, max_tokens=1900))
     await until(lambda: _sampled(rig, 70))
+    sampled_70_s = time.perf_counter() - began
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     began = time.perf_counter()
-    # Waits for whatever still runs in the engine's own process: the rest of the budget would take seconds.
+    # Waits for whatever still runs in the engine's own process: the rest of the budget is 26 times as long.
     await rig.host.pause(RUN, interrupt=False)
-    assert time.perf_counter() - began < 1.0
+    assert time.perf_counter() - began < 13 * sampled_70_s
     assert rig.engine._llm.get_num_unfinished_requests() == 0
     assert rig.host.gate.inside == 0
 

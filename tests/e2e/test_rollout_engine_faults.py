@@ -78,7 +78,6 @@ async def test_an_engine_process_that_is_killed_or_frozen_is_replaced(
         back_s = time.monotonic() - began
         assert again.pid == served.pid, "the host lives on"
         print(f"{fault.name}: callers told after {noticed_s:.1f} s, serving again after {back_s:.1f} s")
-        assert noticed_s < (STALL_S if fault is signal.SIGSTOP else 0) + 5
         kept = len(ids_of(await stored_segments(site.store)))
         rest = await (await site.generate(instance, call(number=1, max_tokens=kept + 20, top_k=1))).result()
         assert rest.end in (SegmentEnd.LENGTH, SegmentEnd.STOP)

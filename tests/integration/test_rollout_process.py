@@ -21,11 +21,18 @@ from tests.support.scripted_engine import VARIABLE, scripted_probe, scripted_tok
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 TOKENS = 40
 AT_ONCE = 4
+HOLDS_AT = [AT_ONCE * 5, AT_ONCE * 8]
+"""An engine is held in the middle of a call, and again in the middle of the next one."""
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> dict[str, Any]:
-    return {"token_s": 0.05, "sampled_log": str(tmp_path / "sampled")}
+    return {
+        "token_s": 0.01,
+        "holds_at": HOLDS_AT,
+        "release": str(tmp_path / "release"),
+        "sampled_log": str(tmp_path / "sampled"),
+    }
 
 
 @pytest.fixture
@@ -44,6 +51,12 @@ def sampled(script: dict[str, Any]) -> int:
     return Path(script["sampled_log"]).stat().st_size
 
 
+def release(script: dict[str, Any], *holds: int) -> None:
+    """For every engine, also those that are held there later."""
+    for hold in holds:
+        Path(f"{script['release']}.{hold}").touch()
+
+
 async def stored(store: AsyncEngine) -> int:
     counts = [sum(len(s.ids) for s in await stored_segments(store, index)) for index in range(AT_ONCE)]
     return sum(counts)
@@ -56,7 +69,9 @@ async def some_tokens(store: AsyncEngine) -> None:
     await until(any_stored)
 
 
-async def test_a_killed_host_comes_back_and_the_trajectory_goes_on_from_its_prefix(site: Site) -> None:
+async def test_a_killed_host_comes_back_and_the_trajectory_goes_on_from_its_prefix(
+    site: Site, script: dict[str, Any]
+) -> None:
     instance = site.instance()
     first = site.start_host(instance, SCRIPTED)
     second = None
@@ -66,6 +81,7 @@ async def test_a_killed_host_comes_back_and_the_trajectory_goes_on_from_its_pref
         lost = await site.generate(instance, call(max_tokens=TOKENS))
         await some_tokens(site.store)
         first.send_signal(signal.SIGKILL)
+        release(script, *HOLDS_AT)
         second = site.start_host(instance, SCRIPTED)
         with pytest.raises(WorkflowFailureError):
             await lost.result()
@@ -99,6 +115,7 @@ async def test_a_kill_in_mid_generation_costs_at_most_flush_tokens_per_trajector
         killed.wait()
         lost = sampled(script) - await stored(site.store)
         assert 0 <= lost <= AT_ONCE * SPEC.flush_tokens
+        release(script, *HOLDS_AT)
         # Elsewhere as soon as the workflow has noticed; here without waiting for that.
         rest = [await site.generate(names[1], call(index, 1, TOKENS)) for index in range(AT_ONCE)]
         assert [(await handle.result()).tokens for handle in rest] == [TOKENS] * AT_ONCE
@@ -113,7 +130,9 @@ async def test_a_kill_in_mid_generation_costs_at_most_flush_tokens_per_trajector
         end(other)
 
 
-async def test_a_frozen_host_that_wakes_up_later_has_its_rows_refused_and_counted(site: Site) -> None:
+async def test_a_frozen_host_that_wakes_up_later_has_its_rows_refused_and_counted(
+    site: Site, script: dict[str, Any]
+) -> None:
     """Field report 21, with the first attempt's process stopped while the second answers: exactly one is accepted."""
     names = (site.instance(0), site.instance(1))
     frozen, other = (site.start_host(name, SCRIPTED) for name in names)
@@ -126,6 +145,7 @@ async def test_a_frozen_host_that_wakes_up_later_has_its_rows_refused_and_counte
         late = await site.generate(names[0], call(max_tokens=TOKENS), heartbeat_s=60)
         await some_tokens(site.store)
         frozen.send_signal(signal.SIGSTOP)
+        release(script, *HOLDS_AT)
         try:
             before = ids_of(await stored_segments(site.store))
             result = await (await site.generate(names[1], call(number=1, max_tokens=TOKENS))).result()
@@ -193,7 +213,12 @@ async def test_a_sync_interrupts_and_a_stop_signal_loses_no_token(site: Site, sc
         assert (interrupted.end, interrupted.versions) == (SegmentEnd.INTERRUPTED, (0,))
         await site.serving(instance, 1)
         second = await site.generate(instance, call(number=1, max_tokens=TOKENS, tag=1))
-        await asyncio.sleep(0.5)
+        release(script, HOLDS_AT[0])
+
+        async def more_tokens() -> bool:
+            return len(ids_of(await stored_segments(site.store))) > interrupted.tokens
+
+        await until(more_tokens)
         host.send_signal(signal.SIGTERM)
         stopped = await second.result()
         assert (stopped.end, stopped.versions) == (SegmentEnd.INTERRUPTED, (1,))

@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 LIMIT_S = 15
 ABSENT_S = 25
+A_FEW, ALL = 20, 100_000
+"""Tokens that each engine may sample."""
 UNFINISHED = """
     select 1 from segments s join trajectories t using (run_id, group_id, index)
     where run_id = :run and t.status = 'pending' limit 1"""
@@ -34,16 +36,28 @@ def temporal_server() -> Iterator[TemporalServer]:
 async def test_no_group_is_lost_to_an_absence_longer_than_its_deadline(
     open_stack: OpenStack, store: AsyncEngine, temporal_server: TemporalServer
 ) -> None:
-    async with open_stack(script=Script(token_s=0.25)) as small:
+    async with open_stack(script=Script(manual=True)) as small:
         run = await small.start(small.config(psrl={"group_timeout_s": LIMIT_S}, trainer={"total_training_steps": 3}))
-        await until(partial(_any, store, small, UNFINISHED), timeout_s=60)
+        await until(partial(_in_progress, small))
+        await _allow(small, A_FEW)
+        await until(partial(_any, store, small, UNFINISHED))
         temporal_server.kill()
         await asyncio.sleep(ABSENT_S)
         await asyncio.to_thread(temporal_server.start)
+        await _allow(small, ALL)
         assert (await small.finish(run)).phase is RunPhase.DONE
         await promises_hold(store, small.run_id)
         dropped = (await small.status()).dropped
     assert set(dropped) <= {"aborted"}, "what was in flight went on"
+
+
+async def _in_progress(small: SmallStack) -> bool:
+    return all(host.engines and host.engines[0].running for host in small.hosts.values())
+
+
+async def _allow(small: SmallStack, tokens: int) -> None:
+    for host in small.hosts.values():
+        await host.engines[0].allow(tokens)
 
 
 async def _any(store: AsyncEngine, small: SmallStack, query: str) -> bool:

@@ -15,6 +15,7 @@ from tests.support.scripted_engine import Script
 from tests.support.small_stack import OpenStack, SmallStack
 from tests.support.temporal import temporal_binary
 
+MORE_THAN_IT_TRAINS = 10_000
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 
@@ -23,7 +24,7 @@ async def test_a_run_is_started_paused_resumed_and_stopped_and_its_name_is_taken
 ) -> None:
     async with open_stack(script=Script(token_s=0.02)) as small:
         name = ("--workflow-id", small.run_id)
-        config = json.dumps({"config": small.config(trainer={"total_training_steps": 30})})
+        config = json.dumps({"config": small.config(trainer={"total_training_steps": MORE_THAN_IT_TRAINS})})
         start = ("start", "--type", "TrainingRun", "--task-queue", "psrl", *name, "--input", config)
         assert (await _temporal(small, *start))[0] == 0
         code, told = await _temporal(small, *start, "--fail-existing")
@@ -41,7 +42,6 @@ async def test_a_run_is_started_paused_resumed_and_stopped_and_its_name_is_taken
         await _temporal(small, "signal", *name, "--name", "stop")
         result = await small.finish(small.client.get_workflow_handle(small.run_id, result_type=RunResult))
         assert result.phase is RunPhase.STOPPED
-        assert result.steps < 30
         assert (await promises_hold(store, small.run_id)).batches == result.steps
         assert (small.stack.checkpoints_dir / small.run_id / f"step_{result.version:06d}" / "COMMITTED").exists()
 

@@ -1,6 +1,7 @@
 """Whole runs that lose a rollout host."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -17,6 +18,8 @@ from tests.support.small_stack import OpenStack, SmallStack
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 KILLED = InstanceId("rollout-1")
+HELD_AT = 30
+"""Tokens of the host's engine: no whole number of answers of 12, so that some are unfinished, and stay so."""
 UNFINISHED = """
     select 1 from segments s join trajectories t using (run_id, group_id, index)
     where run_id = :run and s.instance = 'rollout-1' and t.status = 'pending' limit 1"""
@@ -28,26 +31,33 @@ MOVED = """
 
 
 async def test_a_killed_host_loses_no_trajectory_and_serves_again_only_with_current_weights(
-    open_stack: OpenStack, store: AsyncEngine
+    open_stack: OpenStack, store: AsyncEngine, tmp_path: Path
 ) -> None:
     """Field reports 7 and 13."""
-    async with open_stack(script=Script(token_s=0.1), processes=(1,)) as small:
+    sampled = tmp_path / "sampled"
+    held = Script(holds_at=[HELD_AT], release=str(tmp_path / "never"), sampled_log=str(sampled))
+    async with open_stack(script=Script(token_s=0.05), processes=(1,), process_script=held) as small:
         run = await small.start(small.config(psrl={"staleness": 1}, trainer={"total_training_steps": 32}))
-        await until(partial(_any, store, small, UNFINISHED), timeout_s=60)
+        await until(partial(_holds, sampled))
+        await until(partial(_any, store, small, UNFINISHED))
         small.processes[KILLED].kill()
-        await until(partial(_any, store, small, MOVED), timeout_s=60)
+        await until(partial(_any, store, small, MOVED))
         before = (await small.status()).version
-        await until(partial(_moved_on, small, before + 2), timeout_s=60)
+        await until(partial(_moved_on, small, before + 2))
         killed = small.processes[KILLED]
         killed.wait()
         small.start_process(KILLED)
-        await until(partial(_serves_again, small, killed.pid), timeout_s=60)
+        await until(partial(_serves_again, small, killed.pid))
         await run.signal("stop")
         assert (await small.finish(run)).phase is RunPhase.STOPPED
         kept = await promises_hold(store, small.run_id)
         dropped = (await small.status()).dropped
     assert kept.statuses["trained"] == 2 * kept.batches
     assert set(dropped) <= {"aborted"}, "no group failed: what the dead host held went on elsewhere"
+
+
+async def _holds(sampled: Path) -> bool:
+    return sampled.exists() and sampled.stat().st_size == HELD_AT
 
 
 async def _moved_on(small: SmallStack, version: int) -> bool:

@@ -13,6 +13,7 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE
 from psrl.schemas.messages.run import RunPhase, RunResult, StartRun, StopRun
+from tests.support import rewards
 from tests.support.promises import promises_hold
 from tests.support.rollout import until
 from tests.support.scripted_engine import Script
@@ -20,8 +21,20 @@ from tests.support.small_stack import OpenStack, SmallStack
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
-PROMPTS, BATCH = 12, 2
+PROMPTS, BATCH, GROUP = 12, 2, 2
 SLOW = Script(token_s=0.02)
+AT_LEAST = 2
+"""Steps that are trained on `SOME` rewards, whichever groups get them; three times as many are no epoch."""
+SOME = AT_LEAST * BATCH * GROUP + 2 * BATCH * (GROUP - 1)
+MANY = 10_000
+"""More than a run asks for."""
+
+
+@pytest.fixture(autouse=True)
+def allowance() -> rewards.Allowance:
+    """Of this test: a call that an earlier one left waits no longer."""
+    rewards.allowance.grant(SOME)
+    return rewards.allowance
 
 
 async def resume(small: SmallStack, accept_changed_data: bool = False) -> WorkflowHandle[Any, RunResult]:
@@ -49,6 +62,7 @@ def whole_epochs(small: SmallStack) -> dict[str, Any]:
         PROMPTS,
         psrl={"staleness": 1, "staleness_buffer_entries": BATCH},
         trainer={"total_epochs": 2, "total_training_steps": None, "save_freq": 3},
+        reward={"function": "tests.support.rewards:allowed", "timeout_s": 120},
     )
 
 
@@ -73,20 +87,24 @@ async def redrawn(store: AsyncEngine, small: SmallStack) -> tuple[int, int]:
     return groups, segments
 
 
-async def at_version(small: SmallStack, version: int) -> bool:
-    return (await small.status()).version >= version
+async def held_at(small: SmallStack, version: int) -> bool:
+    """So many steps are trained, and a group is in flight that cannot finish."""
+    return (await small.status()).version >= version and rewards.allowance.used_up
 
 
-@pytest.mark.parametrize("now", [False, True], ids=["after its step", "in mid-step"])
+@pytest.mark.parametrize("now", [False, True], ids=["stop", "stop --now"])
 async def test_a_run_stopped_again_and_again_trains_every_prompt_once_per_epoch(
-    open_stack: OpenStack, store: AsyncEngine, now: bool
+    open_stack: OpenStack, store: AsyncEngine, allowance: rewards.Allowance, now: bool
 ) -> None:
     async with open_stack(script=SLOW) as small:
-        run = await small.start(whole_epochs(small))
-        for version in (1, 4, 7):
-            await until(partial(at_version, small, version), timeout_s=60)
+        run, version = await small.start(whole_epochs(small)), 0
+        for more in (SOME, SOME, MANY):
+            await until(partial(held_at, small, version + AT_LEAST))
             await run.signal("stop", StopRun(now=now))
-            assert (await small.finish(run)).phase is RunPhase.STOPPED
+            stopped = await small.finish(run)
+            assert stopped.phase is RunPhase.STOPPED
+            version = stopped.version
+            allowance.grant(more)
             run = await resume(small)
         result = await small.finish(run)
         assert (result.phase, result.version) == (RunPhase.DONE, 12)
@@ -94,20 +112,21 @@ async def test_a_run_stopped_again_and_again_trains_every_prompt_once_per_epoch(
         assert counts == Counter({(epoch, row): 1 for epoch in (0, 1) for row in range(PROMPTS)})
         await promises_hold(store, small.run_id)
         drawn_again, old_tokens = await redrawn(store, small)
-        assert drawn_again > 0 or not now
+        assert drawn_again > 0
         assert old_tokens == 0, "field report 32: a prompt drawn again starts afresh"
         told = await refusal(await resume(small))
     assert told == f"NothingToResume: run {small.run_id!r} is done: all 12 steps were trained"
 
 
 async def test_changed_data_are_refused_and_begin_a_new_epoch_when_they_are_accepted(
-    open_stack: OpenStack, store: AsyncEngine
+    open_stack: OpenStack, store: AsyncEngine, allowance: rewards.Allowance
 ) -> None:
     async with open_stack(script=SLOW) as small:
         run = await small.start(whole_epochs(small))
-        await until(partial(at_version, small, 2), timeout_s=60)
+        await until(partial(held_at, small, AT_LEAST))
         await run.signal("stop")
         stopped = await small.finish(run)
+        allowance.grant(MANY)
         _append(small.stack.home / "train.jsonl", {"prompt": "7+7=", "reward_model": {"ground_truth": "14"}})
         told = await refusal(await resume(small))
         assert "data files of run" in told

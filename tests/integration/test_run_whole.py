@@ -22,6 +22,9 @@ from tests.support.small_stack import OpenStack, SmallStack
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
+REWARDS_OF_A_STEP = 4
+"""Two groups of two."""
+
 
 @pytest.mark.parametrize(("eta", "group_size"), [(0, 1), (1, 4), (2, 8)])
 async def test_a_run_keeps_its_promises(open_stack: OpenStack, store: AsyncEngine, eta: int, group_size: int) -> None:
@@ -52,19 +55,25 @@ async def _audited_as_people_do(small: SmallStack) -> None:
 
 
 async def test_the_audit_is_clean_at_every_moment_of_a_run(open_stack: OpenStack) -> None:
-    """It reads one snapshot; versions are retired while it looks at their files."""
+    """It reads one snapshot; versions are retired while it looks at their files. The run gets rewards for one step
+    when an audit has seen that it stands still, and goes on beside the audits of the next."""
     async with open_stack(script=Script(token_s=0.01)) as small:
-        run = await small.start(small.config(psrl={"staleness": 1}, trainer={"total_training_steps": 8}))
-        finished = asyncio.create_task(small.finish(run))
+        reward = {"function": "tests.support.rewards:allowed", "timeout_s": 120}
+        rewards.allowance.grant(REWARDS_OF_A_STEP)
+        config = small.config(psrl={"staleness": 1}, trainer={"total_training_steps": 8}, reward=reward)
+        finished = asyncio.create_task(small.finish(await small.start(config)))
         audits = []
         while not finished.done():
+            standing = rewards.allowance.used_up
             with suppress(RunUnknown):  # not admitted yet
                 audits.append(await asyncio.to_thread(audit_run, small.stack, small.run_id))
+            if standing:
+                rewards.allowance.add(REWARDS_OF_A_STEP)
             await asyncio.wait([finished], timeout=0.1)
         assert (await finished).phase is RunPhase.DONE
     assert not [check for audit in audits for check in audit.checks if not check.ok]
     batches = {audit.checks[1].counts["batches"] for audit in audits}
-    assert len(batches) >= 4, "the audits met the run in several of its steps"
+    assert len(batches) >= 3, "the audits met the run in several of its steps"
 
 
 async def test_a_run_whose_workflows_are_never_cached_ends_the_same(open_stack: OpenStack, store: AsyncEngine) -> None:

@@ -74,10 +74,7 @@ def test_up_starts_the_parts_and_down_leaves_nothing(home: Path) -> None:
     status = psrl(home, "status")
     assert status.returncode == 0, status.stderr
     assert all(f"{part}: RUNNING" in status.stdout for part in PARTS)
-    began = time.monotonic()
-    stopped = psrl(home, "down")
-    assert "stopped in" in stopped.stdout
-    assert time.monotonic() - began < 20
+    assert "stopped in" in psrl(home, "down").stdout
     assert stack_processes(home) == []
     assert "nothing runs under" in psrl(home, "down").stdout
 

@@ -1,10 +1,7 @@
 """Scoring against the real store: stored once, and a failure is never 0.0."""
 
 import asyncio
-import re
-import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -128,22 +125,26 @@ async def test_a_hanging_reward_fails_alone(run: ScoredRun) -> None:
     assert (await run.stored())[1] == ("failed", None, "no result within reward.timeout_s=0.3")
 
 
-async def test_a_reward_that_blocks_its_loop_for_ten_seconds_stops_no_heartbeat_and_raises_an_alarm(
+async def test_a_reward_that_blocks_its_loop_stops_no_heartbeat_and_raises_an_alarm(
     run: ScoredRun, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Field report 8."""
-    await run.open("blocks_ten_seconds", "a", timeout_s=60)
-    environment, beats = ActivityEnvironment(), [time.monotonic()]
-    environment.on_heartbeat = lambda *_: beats.append(time.monotonic())
+    """Field report 8. It blocks until two heartbeats have come: were they stopped, it would run out of time instead."""
+    await run.open("blocks_on_x_async", "x", timeout_s=60)
+    environment, beats = ActivityEnvironment(), 0
+
+    def beat(*_: object) -> None:
+        nonlocal beats
+        beats += bool(rewards.hanging)
+        if beats == 2:
+            rewards.released.set()
+
+    environment.on_heartbeat = beat
     request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,))
     result = await environment.run(Rewards(run.engine).score, request)
-    beats.append(time.monotonic())
     assert [item.reward for item in result.scores] == [1.0]
-    assert beats[-1] - beats[0] >= 10
-    assert max(later - earlier for earlier, later in pairwise(beats)) < 6, "twice the interval of heartbeats"
+    assert beats >= 2
     (alarm,) = (record for record in caplog.records if "blocked its event loop for" in record.message)
-    (lag,) = re.findall(r"for ([\d.]+) s", alarm.message)
-    assert (alarm.levelname, 10 <= float(lag) < 12) == ("ERROR", True)
+    assert alarm.levelname == "ERROR"
 
 
 async def test_a_cancelled_score_stores_nothing(run: ScoredRun) -> None:

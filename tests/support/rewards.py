@@ -10,6 +10,8 @@ released = threading.Event()
 """Lets hanging functions return, so that no thread outlives its test by much."""
 calls: list[str] = []
 """What the counting functions were called with."""
+hanging: list[str] = []
+"""What the hanging functions were called with that have not returned."""
 
 
 def length(sample: RewardSample) -> float:
@@ -54,9 +56,15 @@ def refuses_x(sample: RewardSample) -> float:
     return float(sample.response_text)
 
 
+def _hang(sample: RewardSample) -> None:
+    hanging.append(sample.response_text)
+    released.wait(60)
+    hanging.remove(sample.response_text)
+
+
 def hangs_on_x(sample: RewardSample) -> float:
     if sample.response_text == "x":
-        released.wait(30)
+        _hang(sample)
     return 1.0
 
 
@@ -69,13 +77,7 @@ async def hangs_on_x_async(sample: RewardSample) -> float:
 async def blocks_on_x_async(sample: RewardSample) -> float:
     """Async by name only: it blocks the event loop it runs on."""
     if sample.response_text == "x":
-        released.wait(30)
-    return 1.0
-
-
-async def blocks_ten_seconds(sample: RewardSample) -> float:
-    """Within every time limit, and nothing else runs on its loop meanwhile."""
-    threading.Event().wait(10)
+        _hang(sample)
     return 1.0
 
 
@@ -105,6 +107,50 @@ def gated(sample: RewardSample) -> float:
     number = int(sample.extra["extra_info"]["number"])
     assert gates.setdefault(number, threading.Event()).wait(60)
     return 1.0
+
+
+class Allowance:
+    """So many calls return, the next ones wait for the next grant."""
+
+    def __init__(self) -> None:
+        self._left = self._grants = self._waiting = 0
+        self._changed = threading.Condition()
+
+    def add(self, calls: int) -> None:
+        with self._changed:
+            self._left += calls
+            self._changed.notify_all()
+
+    def grant(self, calls: int) -> None:
+        """Calls that wait return at once and count for nothing: whoever made them has been stopped."""
+        with self._changed:
+            self._left = calls
+            self._grants += 1
+            self._changed.notify_all()
+
+    @property
+    def used_up(self) -> bool:
+        """A call waits: its trajectory stays in flight until the next grant."""
+        with self._changed:
+            return self._waiting > 0
+
+    def take(self) -> None:
+        with self._changed:
+            grant = self._grants
+            self._waiting += 1
+            assert self._changed.wait_for(lambda: self._left > 0 or self._grants != grant, 120)
+            self._waiting -= 1
+            if self._grants == grant:
+                self._left -= 1
+
+
+allowance = Allowance()
+"""Of `allowed`."""
+
+
+def allowed(sample: RewardSample) -> float:
+    allowance.take()
+    return float(len(sample.response_text))
 
 
 def group_rank(samples: list[RewardSample]) -> list[int]:

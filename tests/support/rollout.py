@@ -182,7 +182,7 @@ async def refused_results(store: AsyncEngine) -> int:
         return int(await connection.scalar(select(Run.refused_results).where(Run.run_id == RUN)) or 0)
 
 
-async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 60.0) -> None:
     """For facts in the database, which wakes nobody."""
     async with asyncio.timeout(timeout_s):
         while not await condition():  # noqa: ASYNC110 - PostgreSQL has no event to wait for

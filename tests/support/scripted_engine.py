@@ -42,6 +42,9 @@ class Script:
     """Versions whose (next) load fails midway."""
     wrong_probes: list[int] = field(default_factory=list)
     """Versions whose (next) probe does not match."""
+    holds_at: list[int] = field(default_factory=list)
+    """Having sampled so many tokens, an engine gives no other one before the file `{release}.{number}` exists."""
+    release: str = ""
     stalls_after: int | None = None
     """The first engine of a process stops after so many tokens, as if its process were frozen. Later ones do not."""
     sampled_log: str = ""
@@ -85,7 +88,8 @@ class ScriptedEngine:
         self.stalled = False
         """Lives, but gives nothing and answers nothing."""
         self.sampled = 0
-        self._deaths: set[asyncio.Task[None]] = set()
+        self.held = False
+        self._tasks: set[asyncio.Task[None]] = set()
         self._first = next(_engines) == 0
         self._aborted: set[str] = set()
         self._allowed = 0
@@ -201,7 +205,7 @@ class ScriptedEngine:
 
     def kill(self) -> None:
         self.dead = True
-        self._deaths.add(asyncio.get_running_loop().create_task(self.die()))
+        self._tasks.add(asyncio.get_running_loop().create_task(self.die()))
 
     def shutdown(self) -> None:
         self.dead = True
@@ -211,9 +215,19 @@ class ScriptedEngine:
     def _count(self) -> None:
         self.sampled += 1
         self.stalled = self.stalled or (self._first and self.sampled == self.script.stalls_after)
+        if self.sampled in self.script.holds_at:
+            self.held = True
+            self._tasks.add(asyncio.get_running_loop().create_task(self._hold(self.sampled)))
         if self.script.sampled_log:
             with Path(self.script.sampled_log).open("ab", buffering=0) as log:
                 log.write(b".")
+
+    async def _hold(self, number: int) -> None:
+        while not Path(f"{self.script.release}.{number}").exists():  # noqa: ASYNC110 (a file wakes nobody)
+            await asyncio.sleep(0.01)
+        async with self._changed:
+            self.held = False
+            self._changed.notify_all()
 
     async def _enter(self, request_id: str) -> None:
         async with self._changed:
@@ -232,7 +246,7 @@ class ScriptedEngine:
                 lambda: (
                     self.dead
                     or request_id in self._aborted
-                    or (not self.stalled and not self.paused and (not self.script.manual or self._allowed > 0))
+                    or not (self.stalled or self.paused or self.held or (self.script.manual and self._allowed <= 0))
                 )
             )
             if self.dead:

@@ -181,10 +181,12 @@ async def small_stack(
     script: Script | None = None,
     instances: int = 2,
     processes: Sequence[int] = (),
+    process_script: Script | None = None,
     cached_workflows: int = CACHED_WORKFLOWS,
 ) -> AsyncIterator[SmallStack]:
-    """Started parts. `processes` are the numbers of the rollout hosts that are processes of their own. When the block
-    ends, every history that its run has left is replayed, then what still runs is terminated."""
+    """Started parts. `processes` are the numbers of the rollout hosts that are processes of their own, by default with
+    the same script. When the block ends, every history that its run has left is replayed, then what still runs is
+    terminated."""
     script = script or Script()
     async with AsyncExitStack() as entered:
         server, port = await start_server("127.0.0.1:0")
@@ -193,7 +195,7 @@ async def small_stack(
         stack = stack.model_copy(update={"coordinator_address": f"127.0.0.1:{port}", "instances": names})
         (stack.home / STACK_FILE).write_text(stack.model_dump_json())
         _set_environment(entered, {HOME_VARIABLE: str(stack.home), "PYTHONPATH": str(REPOSITORY)})
-        _set_environment(entered, {VARIABLE: json.dumps(vars(script))})
+        _set_environment(entered, {VARIABLE: json.dumps(vars(process_script or script))})
         coordinator = await entered.enter_async_context(CoordinatorClient(stack.coordinator_address))
         await _start_trainer(entered, stack)
         routing = RoutingActivities(coordinator)

@@ -3,9 +3,7 @@
 import asyncio
 import os
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
-from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -25,23 +23,6 @@ def _fresh() -> Iterator[None]:
     rewards.released.clear()
     yield
     rewards.released.set()
-
-
-@pytest.fixture
-async def lag() -> AsyncIterator[list[float]]:
-    """Longest time this event loop was blocked, filled at the end of use."""
-    gaps = [0.0]
-
-    async def watch() -> None:
-        last = time.monotonic()
-        for _ in repeat(None):
-            await asyncio.sleep(0.01)
-            gaps[0] = max(gaps[0], time.monotonic() - last)
-            last = time.monotonic()
-
-    task = asyncio.create_task(watch())
-    yield gaps
-    task.cancel()
 
 
 def sample(text: str) -> RewardSample:
@@ -91,13 +72,15 @@ async def test_a_reward_that_succeeds_on_a_later_attempt_counts() -> None:
     assert (result.outcome, result.reward) == (ScoreOutcome.SCORED, 0.5)
 
 
-@pytest.mark.parametrize("name", ["hangs_on_x", "hangs_on_x_async", "blocks_on_x_async"])
-async def test_one_hanging_reward_fails_alone_and_the_event_loop_stays_free(name: str, lag: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("name", "still_hanging"), [("hangs_on_x", True), ("hangs_on_x_async", False), ("blocks_on_x_async", True)]
+)
+async def test_one_hanging_reward_fails_alone_and_the_event_loop_stays_free(name: str, still_hanging: bool) -> None:
     results = await score(name, "a", "x", "b", timeout_s=0.3, max_attempts=1)
     assert outcomes(results) == [ScoreOutcome.SCORED, ScoreOutcome.FAILED, ScoreOutcome.SCORED]
     assert "no result within reward.timeout_s=0.3" in results[1].error
-    # A reward that blocked this loop would hold it until the test releases it.
-    assert lag[0] < 5
+    # A reward that blocked this loop would have returned before the scores did; one that awaits is cancelled.
+    assert bool(rewards.hanging) is still_hanging
 
 
 async def test_after_an_async_reward_blocked_its_loop_each_call_has_a_thread() -> None:
@@ -122,7 +105,8 @@ async def test_hanging_calls_are_bounded_and_a_returning_one_makes_room() -> Non
 async def test_a_cancelled_score_leaves_its_thread_counted() -> None:
     calls = RewardCalls(rewards.hangs_on_x, 2, 30)
     task = asyncio.create_task(calls.call(sample("x")))
-    await asyncio.sleep(0.05)
+    while not rewards.hanging:  # noqa: ASYNC110  (a thread sets no asyncio event)
+        await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -131,19 +115,16 @@ async def test_a_cancelled_score_leaves_its_thread_counted() -> None:
 
 
 async def test_slow_rewards_run_side_by_side() -> None:
-    """Field report 99: 256 rewards of 1 s by 64 workers take less than 6 s."""
+    """Field report 99: of 256 rewards none returns before 64 are in progress."""
     all_at_once = threading.Barrier(64)
 
     def slow(_: RewardSample) -> float:
         all_at_once.wait(timeout=60)
-        time.sleep(1)
         return 1.0
 
     section = RewardSection(function="x:y", max_concurrency=64)
     calls = RewardCalls(slow, 64, 60)
-    began = time.monotonic()
     scores = await asyncio.gather(*(score_one(calls, section, i, sample("")) for i in range(256)))
-    assert time.monotonic() - began < 6
     assert [item.reward for item in scores] == [1.0] * 256
 
 
