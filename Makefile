@@ -28,8 +28,7 @@ down: $(INSTALLED) ## stop the local stack
 	@$(BIN)/psrl down
 
 test: $(TESTABLE) lint ## set up and run everything that CI runs
-	$(BIN)/pytest -n 2 --dist loadfile -m "not e2e and not nightly"
-	$(BIN)/pytest -m "e2e and not nightly"
+	$(BIN)/pytest -n 2 -m "not nightly"
 
 fast: $(TESTABLE) ## the tests that need no server
 	$(BIN)/pytest tests/unit tests/property

@@ -3,12 +3,14 @@ start only when a test asks for them; databases and clients belong to one test."
 
 import functools
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
+from temporalio.service import RPCError
 
 from psrl.activities.store.engine import async_engine
 from psrl.schemas.ids import InstanceId
@@ -18,6 +20,8 @@ from tests.support.temporal import TemporalServer, running_temporal
 
 if TYPE_CHECKING:
     from tests.support.small_stack import OpenStack
+
+pytest_plugins = ("pytester", "tests.support.order", "tests.support.leftovers")
 
 
 @pytest.fixture(scope="session")
@@ -47,8 +51,13 @@ async def store(postgres_url: str) -> AsyncIterator[AsyncEngine]:
 
 
 @pytest.fixture
-async def temporal_client(temporal_server: TemporalServer) -> Client:
-    return await temporal_server.connect()
+async def temporal_client(temporal_server: TemporalServer) -> AsyncIterator[Client]:
+    """Also of a test that was cut short: what still runs is ended, since the server lives on."""
+    client = await temporal_server.connect()
+    yield client
+    async for execution in client.list_workflows("ExecutionStatus = 'Running'"):
+        with suppress(RPCError):  # it has ended meanwhile
+            await client.get_workflow_handle(execution.id).terminate(reason="its test has ended")
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ async def test_an_engine_process_that_is_killed_or_frozen_is_replaced(
         rest = await (await site.generate(instance, call(number=1, max_tokens=kept + 20, top_k=1))).result()
         assert rest.end in (SegmentEnd.LENGTH, SegmentEnd.STOP)
         assert rest.tokens == kept + rest.new_tokens
-        gone, alive = await asyncio.to_thread(psutil.wait_procs, engines, 10)
+        gone, alive = await asyncio.to_thread(psutil.wait_procs, engines, 60)
         assert (len(gone), alive) == (len(engines), [])
     finally:
         end(host)

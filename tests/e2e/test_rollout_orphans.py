@@ -68,8 +68,8 @@ async def test_the_engine_ends_with_its_host(site: Site, tmp_path: Path) -> None
         assert all(children)
         hosts[0].send_signal(signal.SIGKILL)
         hosts[1].send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(hosts[1].wait, 20) == 0
-        gone, alive = await asyncio.to_thread(psutil.wait_procs, [*children[0], *children[1]], 10)
+        assert await asyncio.to_thread(hosts[1].wait, 60) == 0
+        gone, alive = await asyncio.to_thread(psutil.wait_procs, [*children[0], *children[1]], 60)
         assert (len(gone), alive) == (len(children[0]) + len(children[1]), [])
     finally:
         for host in hosts:

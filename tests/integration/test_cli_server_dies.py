@@ -110,7 +110,7 @@ async def _terminate(stack: Stack) -> None:
 
 
 def _until(shown: io.StringIO, wanted: str) -> None:
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 60
     while wanted not in shown.getvalue().replace("\n", " "):
         assert time.monotonic() < deadline, shown.getvalue()
         time.sleep(0.05)

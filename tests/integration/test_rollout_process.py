@@ -186,7 +186,7 @@ async def test_a_stuck_engine_is_replaced_in_its_host_and_the_trajectory_goes_on
         async def back() -> bool:
             return [change.state for change in await site.changes()][-2:] == ["starting", "serving"]
 
-        await until(back, timeout_s=30)
+        await until(back, timeout_s=60)
         again = await site.serving(instance, 0)
         assert again.pid == served.pid, "the host lives on"
         rest = await (await site.generate(instance, call(number=1, max_tokens=TOKENS))).result()
@@ -226,6 +226,6 @@ async def test_a_sync_interrupts_and_a_stop_signal_loses_no_token(site: Site, sc
         ids = ids_of(await stored_segments(site.store))
         assert ids == scripted_tokens(PROMPT, stopped.tokens)
         assert sampled(script) == len(ids)
-        assert await asyncio.to_thread(host.wait, 10) == 0
+        assert await asyncio.to_thread(host.wait, 60) == 0
     finally:
         end(host)

@@ -110,7 +110,7 @@ async def test_an_outage_without_end_is_an_error_that_says_so(
     try:
         await bench.engine.allow(20)
         with pytest.raises(Unreachable, match=r"PostgreSQL did not take 1 segments for \d s: .*connection"):
-            await asyncio.wait_for(running, 20)
+            await asyncio.wait_for(running, 60)
     finally:
         postgres_server.start()
     assert bench.engine.running == set()
@@ -133,7 +133,7 @@ async def test_a_store_that_hangs_is_asked_again_and_nothing_is_stored_twice(
     async with store.connect() as connection:
         await connection.execute(text("LOCK TABLE trajectories"))
         await bench.engine.allow(100)
-        assert [await asyncio.wait_for(asked.get(), 20) for _ in range(3)] == [False, True, True]
+        assert [await asyncio.wait_for(asked.get(), 60) for _ in range(3)] == [False, True, True]
         await connection.rollback()
     assert (await running).tokens == 10
     segments = await stored_segments(store)

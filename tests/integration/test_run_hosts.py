@@ -38,7 +38,7 @@ async def test_a_killed_host_loses_no_trajectory_and_serves_again_only_with_curr
     held = Script(holds_at=[HELD_AT], release=str(tmp_path / "never"), sampled_log=str(sampled))
     async with open_stack(script=Script(token_s=0.05), processes=(1,), process_script=held) as small:
         run = await small.start(small.config(psrl={"staleness": 1}, trainer={"total_training_steps": 32}))
-        await until(partial(_holds, sampled))
+        await until(partial(_held, sampled))
         await until(partial(_any, store, small, UNFINISHED))
         small.processes[KILLED].kill()
         await until(partial(_any, store, small, MOVED))
@@ -56,8 +56,12 @@ async def test_a_killed_host_loses_no_trajectory_and_serves_again_only_with_curr
     assert set(dropped) <= {"aborted"}, "no group failed: what the dead host held went on elsewhere"
 
 
-async def _holds(sampled: Path) -> bool:
-    return sampled.exists() and sampled.stat().st_size == HELD_AT
+async def _held(sampled: Path) -> bool:
+    return _size(sampled) == HELD_AT
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 async def _moved_on(small: SmallStack, version: int) -> bool:

@@ -59,7 +59,7 @@ def store(stack: Stack) -> psycopg.Connection:
     return psycopg.connect(stack.postgres_url.replace("+psycopg", ""), autocommit=True)
 
 
-def wait_until(true: Callable[[], bool], timeout_s: float = 30) -> None:
+def wait_until(true: Callable[[], bool], timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline

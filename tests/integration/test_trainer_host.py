@@ -65,10 +65,10 @@ async def test_an_activity_beats_while_its_stage_works(monkeypatch: pytest.Monke
     environment = ActivityEnvironment()
     environment.on_heartbeat = beat
     work = asyncio.create_task(environment.run(host.publish, REQUEST))
-    await asyncio.wait_for(enough.wait(), 10)
+    await asyncio.wait_for(enough.wait(), 60)
     assert not work.done()
     stages.go.set()
-    assert await asyncio.wait_for(work, 10) == RESULT
+    assert await asyncio.wait_for(work, 60) == RESULT
     host.shutdown()
 
 
@@ -81,7 +81,7 @@ async def test_stages_run_one_at_a_time_also_after_a_cancelled_attempt() -> None
     with pytest.raises(asyncio.CancelledError):
         await first
     stages.go.set()
-    assert await asyncio.wait_for(second, 10) == RESULT
+    assert await asyncio.wait_for(second, 60) == RESULT
     assert stages.most_running == 1
     host.shutdown()
 

@@ -223,11 +223,14 @@ class ScriptedEngine:
                 log.write(b".")
 
     async def _hold(self, number: int) -> None:
-        while not Path(f"{self.script.release}.{number}").exists():  # noqa: ASYNC110 (a file wakes nobody)
+        while not self._released(number):  # noqa: ASYNC110 (a file wakes nobody)
             await asyncio.sleep(0.01)
         async with self._changed:
             self.held = False
             self._changed.notify_all()
+
+    def _released(self, number: int) -> bool:
+        return Path(f"{self.script.release}.{number}").exists()
 
     async def _enter(self, request_id: str) -> None:
         async with self._changed:

@@ -152,7 +152,7 @@ class SmallStack:
     async def histories(self, expected: int = 0) -> dict[str, list[WorkflowHistory]]:
         """Of every execution of the run's workflows, by type. The server lists an execution a moment after its end, so
         the list is read again until nothing in it runs and it has `expected` entries."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 query = f"RlRun = '{self.run_id}'"
                 found = [execution async for execution in self.client.list_workflows(query)]
