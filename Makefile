@@ -43,7 +43,7 @@ bench: $(TESTABLE) demo-model ## overhead measured as ratios, each from one run
 	$(BIN)/python -m tests.benchmarks
 
 chaos: $(TESTABLE) ## end every part of a run with SIGKILL 200 times, print the recovery table
-	$(BIN)/python -m tests.chaos
+	$(BIN)/python -m tests.chaos --total-steps 120
 
 demo-model: $(INSTALLED) ## make the quick start's small language model (cached)
 	@$(BIN)/python -m examples.arithmetic.demo_model --out $(MODEL) --size xs --digits 1 --seed 0

@@ -45,6 +45,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--injections", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=14.0, help="over which the injections are spread")
     parser.add_argument("--steps", type=int, default=40, help="at least; of compared runs exactly")
+    parser.add_argument("--total-steps", type=int, help="the run must reach this step by itself, after the plan")
+    parser.add_argument("--restart-budget", type=int, default=2, help="of an instance (default: %(default)s)")
     parser.add_argument("--parts", type=names(KINDS), default=KINDS)
     parser.add_argument("--points", type=names(tuple(BY_NAME)), default=tuple(BY_NAME))
     parser.add_argument("--engine", choices=("scripted", "vllm"), default="scripted")
@@ -72,7 +74,16 @@ def main() -> None:
 
 
 def disturbed(site: Site, given: argparse.Namespace) -> list[str]:
-    wanted = Wanted(given.seed, given.injections, given.minutes, given.steps, given.parts, given.points)
+    wanted = Wanted(
+        seed=given.seed,
+        injections=given.injections,
+        minutes=given.minutes,
+        steps=given.steps,
+        total_steps=given.total_steps,
+        restart_budget=given.restart_budget,
+        kinds=given.parts,
+        points=given.points,
+    )
     outcome = asyncio.run(chaos(site, wanted))
     outcome.write(site.home / "chaos")
     print(json.dumps(outcome.as_json()) if given.json else outcome.markdown())

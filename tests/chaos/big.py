@@ -11,13 +11,15 @@ from .driver import Driver
 from .facts import Monitor
 from .plan import KINDS, make_plan
 from .points import BY_NAME
+from .quarantines import returns_from_quarantine
 from .site import SCRIPTED, Site
 from .table import Outcome
 from .tokens import sampled_again
 
 ENDLESS = 100_000
-"""Steps asked for: the run is stopped when the plan is done."""
+"""Steps asked for where the run is to be stopped when the plan is done."""
 RUN = "chaos"
+END_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,11 @@ class Wanted:
     injections: int = 200
     minutes: float = 14.0
     steps: int = 40
+    """At least."""
+    total_steps: int | None = None
+    """With a number, the run must reach this step by itself, which takes longer than the plan; without, it is stopped
+    when the plan is carried out and `steps` are done."""
+    restart_budget: int = 2
     kinds: Sequence[str] = KINDS
     points: Sequence[str] = field(default_factory=lambda: tuple(BY_NAME))
 
@@ -35,7 +42,7 @@ class Wanted:
 async def chaos(site: Site, wanted: Wanted) -> Outcome:
     """Raises when the run fails or stands still. What must hold of the outcome is said by `faults`."""
     await site.up()
-    shape = runs.Shape(steps=ENDLESS)
+    shape = runs.Shape(steps=wanted.total_steps or ENDLESS, restart_budget=wanted.restart_budget)
     config = runs.configuration(site.home, shape) if site.engine == SCRIPTED else runs.real_configuration(shape)
     await runs.start(site, RUN, config)
     monitor = Monitor(site, RUN)
@@ -47,9 +54,13 @@ async def chaos(site: Site, wanted: Wanted) -> Outcome:
         began = time.time()
         plan = make_plan(wanted.seed, wanted.injections, wanted.minutes * 60, wanted.kinds, wanted.points)
         await _unless(ended, driver.carry_out(plan))
-        await _unless(ended, _reaches(monitor, wanted.steps))
-        ended.cancel()
-        await runs.stop(site, RUN)
+        if wanted.total_steps is None:
+            await _unless(ended, _reaches(monitor, wanted.steps))
+            ended.cancel()
+            await runs.stop(site, RUN)
+        else:
+            await asyncio.wait_for(ended, END_TIMEOUT_S)
+            await runs.result(site, RUN)
     finally:
         for task in (watching, ended):
             task.cancel()
@@ -67,11 +78,13 @@ async def chaos(site: Site, wanted: Wanted) -> Outcome:
         again=again,
         flush_tokens=runs.FLUSH_TOKENS,
         audit="; ".join(left.faults) or "clean",
+        quarantines=await _quarantines(site),
     )
 
 
 def faults(outcome: Outcome, wanted: Wanted) -> list[str]:
     """What does not hold; empty when the run kept its promises."""
+    never = [instance for instance, times in outcome.quarantines.items() if not times]
     lost = {status: outcome.groups[status] for status in ("failed", "deadline") if status in outcome.groups}
     checks = {
         f"audit: {outcome.audit}": outcome.audit == "clean",
@@ -81,8 +94,14 @@ def faults(outcome: Outcome, wanted: Wanted) -> list[str]:
         f"{outcome.steps} steps, wanted {wanted.steps}": outcome.steps >= wanted.steps,
         f"{len(outcome.injections)} injections, wanted {wanted.injections}": len(outcome.injections)
         >= wanted.injections,
+        f"never quarantined: {never}": not never or wanted.total_steps is None,
     }
     return [what for what, holds in checks.items() if not holds]
+
+
+async def _quarantines(site: Site) -> dict[str, int]:
+    client = await site.client()
+    return {name: await returns_from_quarantine(client, RUN, name) for name in site.stack.instances}
 
 
 async def _reaches(monitor: Monitor, version: int) -> None:

@@ -19,7 +19,8 @@ from .site import ALL, INSTANCES, Site
 
 FIRE_DEADLINE_S = 90.0
 """For a process to pass an armed point."""
-RECOVERY_DEADLINE_S = 240.0
+RECOVERY_DEADLINE_S = 900.0
+"""Longer than the longest pause between two tries of a quarantined instance, and one start."""
 POLL_S = 0.3
 AGAIN_S = 3.0
 """Before a process that was not there is looked for again."""

@@ -29,8 +29,9 @@ GROUP_SIZE = 4
 BATCH_GROUPS = 4
 LONGEST = 32
 END_TIMEOUT_S = 300.0
-ENDLESS_BUDGET = {"restart_budget": 1000, "restart_budget_heals_s": 5}
-"""An engine is ended dozens of times on purpose: that is no reason to do without it."""
+HEALS_S = 20
+"""An engine that served for so long has its restart budget again: engines are ended about as often, so that some of
+them are and others are not."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,12 @@ class Shape:
     prompts: int = 64
     epochs: int = 10_000
     save_freq: int = 2
+    restart_budget: int = 2
+    """Small, so that instances pass through quarantine and back: what is rare elsewhere is common here."""
+
+    @property
+    def deployment(self) -> dict[str, Any]:
+        return {"restart_budget": self.restart_budget, "restart_budget_heals_s": HEALS_S}
 
 
 def configuration(home: Path, shape: Shape) -> dict[str, Any]:
@@ -65,7 +72,7 @@ def configuration(home: Path, shape: Shape) -> dict[str, Any]:
         "staleness_buffer_entries": BATCH_GROUPS,
         "rollout_n": GROUP_SIZE,
         "flush_tokens": FLUSH_TOKENS,
-        "deployment": {"n_rollout_instances": 2, "start_timeout_s": 120, **ENDLESS_BUDGET},
+        "deployment": {"n_rollout_instances": 2, "start_timeout_s": 120, **shape.deployment},
         "rollout_coordination": {"routing_strategy": {"max_concurrent_seqs_per_instance": 16}},
     }
     parsed: dict[str, Any] = json.loads(json.dumps(values))
@@ -80,7 +87,7 @@ def real_configuration(shape: Shape) -> dict[str, Any]:
         "psrl.rollout_n": GROUP_SIZE,
         "psrl.flush_tokens": FLUSH_TOKENS,
         "psrl.deployment.start_timeout_s": 300,
-        **{f"psrl.deployment.{key}": value for key, value in ENDLESS_BUDGET.items()},
+        **{f"psrl.deployment.{key}": value for key, value in shape.deployment.items()},
         "trainer.total_training_steps": shape.steps,
         "trainer.total_epochs": shape.epochs,
         "trainer.save_freq": shape.save_freq,

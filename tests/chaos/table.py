@@ -45,6 +45,8 @@ class Outcome:
     again: list[Again]
     flush_tokens: int
     audit: str
+    quarantines: dict[str, int] = field(default_factory=dict)
+    """Returns from quarantine, by instance."""
     rows: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -73,6 +75,7 @@ class Outcome:
             f"- groups: {statuses}; lost: {lost}",
             f"- tokens sampled: {self.sampled}, again: {again}, most of one trajectory at once: {self.again_max}"
             f" (flush_tokens {self.flush_tokens})",
+            "- back from quarantine: " + ", ".join(f"{name} {times}x" for name, times in self.quarantines.items()),
             f"- audit: {self.audit}",
         ]
         return head + "\n".join(lines) + "\n\n" + "\n".join(facts) + "\n"

@@ -39,10 +39,11 @@ async def test_a_run_survives_the_loss_of_each_part_and_of_everything(site: Site
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(3600)
-async def test_two_hundred_injections_over_every_part_and_every_point(site: Site) -> None:
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("seed", range(5))
+async def test_two_hundred_injections_over_every_part_and_every_point(site: Site, seed: int) -> None:
     site.script.token_s = 0.25
-    wanted = Wanted()
+    wanted = Wanted(seed=seed, total_steps=120)
     outcome = await chaos(site, wanted)
     assert faults(outcome, wanted) == [], outcome.markdown()
     assert {injection.point for injection in outcome.injections} == {RANDOM, *BY_NAME}
@@ -79,6 +80,8 @@ def test_lost_groups_missing_injections_and_repeated_tokens_are_faults() -> None
     again = [Again("000001/0", "rollout-0", 1.0, 2.0, 9)]
     outcome = Outcome(0, [], 1.0, 3, 16, {"trained": 4, "failed": 1}, 100, again, 8, "L2: trained twice")
     assert len(faults(outcome, Wanted())) == 5
+    stayed = Outcome(0, [], 1.0, 40, 16, {"trained": 4}, 100, [], 8, "clean", {"rollout-0": 2, "rollout-1": 0})
+    assert faults(stayed, Wanted(injections=0, total_steps=40)) == ["never quarantined: ['rollout-1']"]
     kept = Outcome(0, [], 1.0, 40, 16, {"trained": 4}, 100, [], 8, "clean")
     assert faults(kept, Wanted(injections=0)) == []
 
