@@ -1,10 +1,15 @@
 """The trajectory store: one table per noun. Bytes live here; workflows carry only the ids.
 
+A group has trajectories, a trajectory has turns, a turn has segments. The prompt is the group's; the context of a later
+turn is the prompt and every segment before it, in order of (turn, seq).
+
 Token ids are little-endian int32, log-probs little-endian float32 (`activities.store.codec`). Keys are composite and
 readable, so that every row can be found from a name seen in the web UI.
 """
 
+from collections.abc import Iterable
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
@@ -22,6 +27,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from .messages.rollout import SegmentEnd
+from .status import GroupStatus, SegmentKind, TrajectoryStatus
+
+TURN_ENDS = (SegmentEnd.STOP, SegmentEnd.LENGTH)
+"""What ends a turn; an interruption does not."""
 
 
 class Base(DeclarativeBase):
@@ -42,6 +53,11 @@ class Base(DeclarativeBase):
         datetime: DateTime(timezone=True),
         dict[str, Any]: JSONB,
     }
+
+
+def _one_of(column: str, values: Iterable[StrEnum]) -> str:
+    """The condition of a CHECK constraint."""
+    return f"{column} IN ({', '.join(repr(value.value) for value in values)})"
 
 
 class Run(Base):
@@ -104,12 +120,13 @@ class Group(Base):
     data_source: Mapped[str]
     ground_truth: Mapped[Any | None] = mapped_column(JSONB)
     extra: Mapped[dict[str, Any]]
-    status: Mapped[str] = mapped_column(default="live", server_default="live")
-    """live, complete, trained, or the reason it left: filtered, failed, aborted, dropped."""
+    status: Mapped[str] = mapped_column(default=GroupStatus.LIVE.value, server_default=GroupStatus.LIVE.value)
+    """`GroupStatus`."""
     reason: Mapped[str] = mapped_column(default="", server_default="")
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     __table_args__ = (
         ForeignKeyConstraint(["run_id"], ["runs.run_id"], ondelete="CASCADE"),
+        CheckConstraint(_one_of("status", GroupStatus), name="status_known"),
         Index(None, "run_id", "status"),
     )
 
@@ -122,25 +139,61 @@ class Trajectory(Base):
     group_id: Mapped[str] = mapped_column(primary_key=True)
     index: Mapped[int] = mapped_column(primary_key=True)
     fence: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
-    """Highest attempt that has claimed the trajectory; rows of a lower one are refused."""
-    status: Mapped[str] = mapped_column(default="pending", server_default="pending")
-    """pending, finished, scored, failed, aborted."""
-    end: Mapped[str | None]
-    """`SegmentEnd` of the last turn."""
+    """Highest attempt that has claimed the trajectory; rows of a lower one are refused. One for all turns: a turn is
+    the context of those after it, so a late row in an earlier turn would falsify the later ones."""
+    status: Mapped[str] = mapped_column(
+        default=TrajectoryStatus.PENDING.value, server_default=TrajectoryStatus.PENDING.value
+    )
+    """`TrajectoryStatus`."""
     tokens: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Sampled tokens of all its turns."""
     reward: Mapped[float | None]
     """Null until scored; a failure stays null, never 0.0."""
     reward_error: Mapped[str] = mapped_column(default="", server_default="")
+    reward_metrics: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    """Numbers that the reward function returned beside the reward, by name."""
     finished_at: Mapped[datetime | None]
     scored_at: Mapped[datetime | None]
     __table_args__ = (
         ForeignKeyConstraint(["run_id", "group_id"], ["groups.run_id", "groups.group_id"], ondelete="CASCADE"),
-        CheckConstraint("reward IS NULL OR status IN ('scored', 'aborted')", name="reward_only_when_scored"),
+        CheckConstraint(_one_of("status", TrajectoryStatus), name="status_known"),
+        CheckConstraint(
+            f"reward IS NULL OR {_one_of('status', (TrajectoryStatus.SCORED, TrajectoryStatus.ABORTED))}",
+            name="reward_only_when_scored",
+        ),
+    )
+
+
+class Turn(Base):
+    """One answer of the policy within a trajectory, with what it answers. Made by the first row stored of it."""
+
+    __tablename__ = "turns"
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    group_id: Mapped[str] = mapped_column(primary_key=True)
+    index: Mapped[int] = mapped_column(primary_key=True)
+    turn: Mapped[int] = mapped_column(primary_key=True)
+    """0, 1, 2 … within the trajectory, without holes."""
+    tokens: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Sampled tokens of its segments."""
+    end: Mapped[str | None]
+    """`SegmentEnd`; null while the turn goes on."""
+    started_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+    """Null while the turn goes on."""
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["run_id", "group_id", "index"],
+            ["trajectories.run_id", "trajectories.group_id", "trajectories.index"],
+            ondelete="CASCADE",
+        ),
+        CheckConstraint(_one_of('"end"', TURN_ENDS), name="end_known"),
+        CheckConstraint('("end" IS NULL) = (finished_at IS NULL)', name="finished_with_its_end"),
     )
 
 
 class Segment(Base):
-    """A run of tokens produced by one engine under one version, inside one turn. Append-only."""
+    """A run of tokens inside one turn: produced by one engine under one version, or given by the environment, which
+    comes before what is sampled in the turn. Append-only."""
 
     __tablename__ = "segments"
     run_id: Mapped[str] = mapped_column(primary_key=True)
@@ -149,25 +202,39 @@ class Segment(Base):
     turn: Mapped[int] = mapped_column(primary_key=True)
     seq: Mapped[int] = mapped_column(primary_key=True)
     """0, 1, 2 … within the turn, without holes."""
+    kind: Mapped[str] = mapped_column(default=SegmentKind.SAMPLED.value, server_default=SegmentKind.SAMPLED.value)
+    """`SegmentKind`."""
     fence: Mapped[int] = mapped_column(BigInteger)
-    version: Mapped[int]
-    instance: Mapped[str]
+    version: Mapped[int | None]
+    """Null, as are the next and `logprobs`, for tokens that no engine sampled."""
+    instance: Mapped[str | None]
     tokens: Mapped[int]
     token_ids: Mapped[bytes]
-    logprobs: Mapped[bytes]
+    logprobs: Mapped[bytes | None]
     """Of the sampled ids, under `version`; NaN where the engine gave none."""
+    kv_kept: Mapped[bool | None]
+    """After an interruption: whether the engine went on with the KV cache of the tokens before. Null for a segment that
+    continues none."""
     end: Mapped[str | None]
-    """`SegmentEnd` of the turn; null while the turn goes on."""
+    """`SegmentEnd` of the turn, on its last segment."""
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime]
     __table_args__ = (
         ForeignKeyConstraint(
-            ["run_id", "group_id", "index"],
-            ["trajectories.run_id", "trajectories.group_id", "trajectories.index"],
+            ["run_id", "group_id", "index", "turn"],
+            ["turns.run_id", "turns.group_id", "turns.index", "turns.turn"],
             ondelete="CASCADE",
         ),
+        CheckConstraint(_one_of("kind", SegmentKind), name="kind_known"),
+        CheckConstraint(_one_of('"end"', TURN_ENDS), name="end_known"),
         CheckConstraint("octet_length(token_ids) = 4 * tokens", name="ids_match_count"),
         CheckConstraint("octet_length(logprobs) = 4 * tokens", name="logprobs_match_count"),
+        CheckConstraint(
+            f"CASE WHEN {_one_of('kind', (SegmentKind.SAMPLED,))}"
+            " THEN num_nonnulls(version, instance, logprobs) = 3"
+            ' ELSE num_nonnulls(version, instance, logprobs, kv_kept, "end") = 0 END',
+            name="sampled_by_an_engine",
+        ),
     )
 
 

@@ -9,20 +9,21 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, TextClause, bindparam, select, text
+from sqlalchemy import Row, TextClause, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from temporalio import activity
 
 from ...schemas.config import RunConfig, parse_config
 from ...schemas.errors import DataError, NothingToResume, RunUnknown
 from ...schemas.ids import GroupId, RunId
-from ...schemas.messages.data import Admission, KeptGroup, Restored, RestoreRequest
+from ...schemas.messages.data import Admission, KeptGroup, Purpose, Restored, RestoreRequest
 from ...schemas.messages.run import RunPhase
+from ...schemas.status import GROUP_EXITS, GroupStatus, TrajectoryStatus
 from ...schemas.tables import Run
 from ..boundary import boundary
 from ..heartbeat import heartbeating
 from ..rewards.load import load_reward
-from ..store.groups import EXITS
+from ..store.literals import listed
 from .admit import Checked, admission_of, check_instances, total_steps
 from .dataset import DatasetCache, fingerprint
 from .model_dir import check_model
@@ -36,20 +37,23 @@ OPEN_BATCH = text(
     """
 )
 
+TRAINING = f"run_id = :run AND purpose = {listed(Purpose.TRAIN)}"
+
 LEFT_BEHIND = text(
-    """
+    f"""
     SELECT group_id, version_tag, epoch, position FROM groups
-    WHERE run_id = :run AND purpose = 'train' AND status IN ('live', 'complete') ORDER BY group_id
+    WHERE {TRAINING} AND status = {listed(GroupStatus.LIVE)} ORDER BY group_id
     """
 )
 
 SCORED = text(
-    """
+    f"""
     SELECT group_id, count(*), min(reward), max(reward), max(scored_at)
     FROM (
         SELECT group_id, reward, scored_at, row_number() OVER (PARTITION BY group_id ORDER BY scored_at, index) AS place
         FROM trajectories
-        WHERE run_id = :run AND group_id = ANY(:groups) AND status = 'scored' AND reward IS NOT NULL
+        WHERE run_id = :run AND group_id = ANY(:groups) AND status = {listed(TrajectoryStatus.SCORED)}
+            AND reward IS NOT NULL
     ) scored
     WHERE place <= :needed GROUP BY group_id HAVING count(*) = :needed ORDER BY max(scored_at), group_id
     """
@@ -57,32 +61,32 @@ SCORED = text(
 """Of each complete group: the N trajectories that count, in order of completion."""
 
 CUT_SHORT = text(
-    """
-    SELECT epoch, position FROM groups WHERE run_id = :run AND purpose = 'train'
-    GROUP BY epoch, position HAVING bool_and(status = 'aborted') ORDER BY epoch, position
+    f"""
+    SELECT epoch, position FROM groups WHERE {TRAINING}
+    GROUP BY epoch, position HAVING bool_and(status = {listed(GroupStatus.ABORTED)}) ORDER BY epoch, position
     """
 )
 
 NEWEST_GROUP = text(
-    """
-    SELECT group_id FROM groups WHERE run_id = :run AND purpose = 'train'
+    f"""
+    SELECT group_id FROM groups WHERE {TRAINING}
     ORDER BY length(group_id) DESC, group_id DESC LIMIT 1
     """
 )
 
 FARTHEST = text(
-    """
-    SELECT epoch, position FROM groups WHERE run_id = :run AND purpose = 'train'
+    f"""
+    SELECT epoch, position FROM groups WHERE {TRAINING}
     ORDER BY epoch DESC, position DESC LIMIT 1
     """
 )
 
 LEFT: TextClause = text(
-    """
+    f"""
     SELECT status, count(*) FROM groups
-    WHERE run_id = :run AND purpose = 'train' AND status IN :exits GROUP BY status ORDER BY status
+    WHERE {TRAINING} AND status IN ({listed(*GROUP_EXITS)}) GROUP BY status ORDER BY status
     """
-).bindparams(bindparam("exits", value=list(EXITS), expanding=True))
+)
 
 LAST_REWARD = text(
     "SELECT metrics->'batch'->>'reward_mean' FROM step_metrics WHERE run_id = :run ORDER BY buffer DESC LIMIT 1"

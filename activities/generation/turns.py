@@ -1,17 +1,18 @@
-"""One turn in the store, as a generate call sees it: its prompt, what earlier calls stored, and the claim that keeps
+"""Turns in the store, as a generate call sees them: the context, what earlier calls stored, and the claim that keeps
 late results of abandoned attempts out (L6, L8)."""
 
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from ...schemas.errors import InvariantViolated, StaleAttempt
 from ...schemas.ids import GroupId, RunId
 from ...schemas.messages.rollout import GenerateRequest, SegmentEnd, TrajectoryRef
-from ...schemas.tables import Group, Run, Segment, Trajectory
+from ...schemas.status import SegmentKind
+from ...schemas.tables import Group, Run, Segment, Trajectory, Turn
 from ..store.codec import decode_ids
 from ..store.engine import one_statement_each
 from .patience import patiently
@@ -27,10 +28,11 @@ def fence_number(call: int, attempt: int) -> int:
 
 @dataclass(slots=True)
 class StoredTurn:
-    """Tokens of the turn that are in the store."""
+    """Sampled tokens of the turn that are in the store."""
 
     token_ids: list[int] = field(default_factory=list)
     segments: int = 0
+    """Of either kind: the number of the next one."""
     version: int | None = None
     """Of the newest of them."""
     end: SegmentEnd | None = None
@@ -42,9 +44,15 @@ class TurnStore:
         self._prompts: OrderedDict[tuple[RunId, GroupId], asyncio.Task[list[int]]] = OrderedDict()
 
     async def prompt(self, ref: TrajectoryRef, turn: int) -> list[int]:
-        """Token ids before the turn. Trajectories of a group share one query."""
-        if turn:
-            raise InvariantViolated(f"{_name(ref)}: turn {turn} has no stored prompt, only turn 0 has")
+        """Token ids before what the turn samples: the prompt, for which the trajectories of a group share one query,
+        then every earlier turn and what the environment gave in this one."""
+        prompt = await self._prompt_of_group(ref)
+        if not turn:
+            return prompt
+        what = f"the question for the context of {_name(ref)} turn {turn}"
+        return [*prompt, *await patiently(lambda repeated: self._read_before(ref, turn), what)]
+
+    async def _prompt_of_group(self, ref: TrajectoryRef) -> list[int]:
         key = (ref.run_id, ref.group_id)
         if key not in self._prompts:
             reading = patiently(lambda repeated: self._read_prompt(ref), f"the question for the prompt of {_name(ref)}")
@@ -84,13 +92,19 @@ class TurnStore:
     async def _begin_anew(self, request: GenerateRequest, fence: int) -> StoredTurn:
         ref = request.trajectory
         async with self._store.begin() as connection:
+            of_turn = (*_is(Turn, ref), Turn.turn == request.turn)
+            taken_back = select(func.coalesce(func.sum(Turn.tokens), 0)).where(*of_turn).scalar_subquery()
             owned = await connection.execute(
-                update(Trajectory).where(*_is(Trajectory, ref), Trajectory.fence == fence).values(tokens=0)
+                update(Trajectory)
+                .where(*_is(Trajectory, ref), Trajectory.fence == fence)
+                .values(tokens=Trajectory.tokens - taken_back)
             )
             if not owned.rowcount:
                 raise await self._refusal(connection, ref, fence)
-            await connection.execute(delete(Segment).where(*_is(Segment, ref), Segment.turn == request.turn))
-        return StoredTurn()
+            sampled = (*_is(Segment, ref), Segment.turn == request.turn, Segment.kind == SegmentKind.SAMPLED)
+            await connection.execute(delete(Segment).where(*sampled))
+            await connection.execute(update(Turn).where(*of_turn).values(tokens=0))
+            return await _read_turn(connection, ref, request.turn)
 
     async def refusal(self, request: GenerateRequest, fence: int) -> StaleAttempt:
         """The error of an attempt whose rows the store refused; counted."""
@@ -115,20 +129,31 @@ class TurnStore:
             raise InvariantViolated(f"group {ref.group_id} of run {ref.run_id} is not in the store")
         return decode_ids(found)
 
+    async def _read_before(self, ref: TrajectoryRef, turn: int) -> list[int]:
+        given = (Segment.turn == turn) & (Segment.kind == SegmentKind.ENVIRONMENT)
+        context = select(Segment.token_ids).where(*_is(Segment, ref), or_(Segment.turn < turn, given))
+        ended = select(func.count()).where(*_is(Turn, ref), Turn.turn < turn, Turn.end.is_not(None))
+        async with self._reads.connect() as connection:
+            if await connection.scalar(ended) != turn:
+                raise InvariantViolated(f"{_name(ref)}: turn {turn} is asked for before those before it have ended")
+            segments = await connection.scalars(context.order_by(Segment.turn, Segment.seq))
+            return [token for data in segments for token in decode_ids(data)]
+
 
 async def _read_turn(connection: AsyncConnection, ref: TrajectoryRef, turn: int) -> StoredTurn:
-    columns = select(Segment.token_ids, Segment.version, Segment.end)
+    columns = select(Segment.kind, Segment.token_ids, Segment.version, Segment.end)
     query = columns.where(*_is(Segment, ref), Segment.turn == turn).order_by(Segment.seq)
     stored = StoredTurn()
-    for token_ids, version, end in await connection.execute(query):
-        stored.token_ids += decode_ids(token_ids)
+    for kind, token_ids, version, end in await connection.execute(query):
         stored.segments += 1
-        stored.version = version
-        stored.end = None if end is None else SegmentEnd(end)
+        if kind == SegmentKind.SAMPLED:
+            stored.token_ids += decode_ids(token_ids)
+            stored.version = version
+            stored.end = None if end is None else SegmentEnd(end)
     return stored
 
 
-def _is(table: type[Trajectory] | type[Segment], ref: TrajectoryRef):  # type: ignore[no-untyped-def]
+def _is(table: type[Trajectory] | type[Turn] | type[Segment], ref: TrajectoryRef):  # type: ignore[no-untyped-def]
     return table.run_id == ref.run_id, table.group_id == ref.group_id, table.index == ref.index
 
 

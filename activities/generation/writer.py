@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from psycopg import errors
@@ -20,8 +20,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from ...schemas.errors import InvariantViolated
 from ...schemas.ids import GroupId, RunId
+from ...schemas.status import SegmentKind, TrajectoryStatus
 from ...schemas.tables import Run
 from ..store.engine import one_statement_each
+from ..store.literals import listed
 from .patience import patiently
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "tokens": ("int", "s"),
     "token_ids": ("bytea", "b"),
     "logprobs": ("bytea", "b"),
+    "kv_kept": ("bool", "s"),
     "end": ("text", "s"),
     "started_at": ("float8", "s"),
     "finished_at": ("float8", "s"),
@@ -54,7 +57,7 @@ Key = tuple[RunId, GroupId, int, int]
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """In the order of `COLUMNS`."""
+    """A segment of sampled tokens."""
 
     run_id: RunId
     group_id: GroupId
@@ -70,15 +73,20 @@ class SegmentRow:
     token_ids: bytes
     logprobs: bytes
     end: str | None
-    """Given on the last row of the turn: finishes the trajectory."""
+    """Given on the last row of the turn: finishes the turn, and the trajectory with it."""
     started_at: float
     finished_at: float
     """Seconds of the wall clock."""
+    kv_kept: bool | None = None
+    """Of a segment that continues an interrupted one: whether the engine kept the KV cache of the tokens before."""
 
     @property
     def key(self) -> Key:
         return self.run_id, self.group_id, self.index, self.fence
 
+
+PENDING, FINISHED = listed(TrajectoryStatus.PENDING), listed(TrajectoryStatus.FINISHED)
+SAMPLED = listed(SegmentKind.SAMPLED)
 
 STORE_ROWS = f"""
 WITH rows AS (
@@ -86,19 +94,29 @@ WITH rows AS (
         AS r ({", ".join(f'"{name}"' for name in COLUMNS)})
 ), owned AS (
     UPDATE trajectories t
-    SET fence = r.fence, tokens = t.tokens + r.tokens, "end" = coalesce(r."end", t."end"),
-        status = CASE WHEN r."end" IS NOT NULL AND t.status = 'pending' THEN 'finished' ELSE t.status END,
+    SET fence = r.fence, tokens = t.tokens + r.tokens,
+        status = CASE WHEN r."end" IS NOT NULL AND t.status = {PENDING} THEN {FINISHED} ELSE t.status END,
         finished_at = CASE WHEN r."end" IS NULL THEN t.finished_at ELSE to_timestamp(r.finished_at) END
     FROM rows r
     WHERE t.run_id = r.run_id AND t.group_id = r.group_id AND t.index = r.index
         AND CASE WHEN r.claims THEN t.fence < r.fence ELSE t.fence = r.fence END
     RETURNING t.run_id, t.group_id, t.index, t.fence
+), accepted AS (
+    SELECT r.* FROM rows r JOIN owned USING (run_id, group_id, index, fence)
+), turn AS (
+    INSERT INTO turns AS stored (run_id, group_id, index, turn, tokens, "end", started_at, finished_at)
+    SELECT run_id, group_id, index, turn, tokens, "end", to_timestamp(started_at),
+           CASE WHEN "end" IS NOT NULL THEN to_timestamp(finished_at) END
+    FROM accepted
+    ON CONFLICT (run_id, group_id, index, turn) DO UPDATE
+    SET tokens = stored.tokens + excluded.tokens, "end" = coalesce(excluded."end", stored."end"),
+        finished_at = coalesce(excluded.finished_at, stored.finished_at)
 )
-INSERT INTO segments (run_id, group_id, index, turn, seq, fence, version, instance, tokens, token_ids, logprobs,
-                      "end", started_at, finished_at)
-SELECT r.run_id, r.group_id, r.index, r.turn, r.seq, r.fence, r.version, r.instance, r.tokens, r.token_ids, r.logprobs,
-       r."end", to_timestamp(r.started_at), to_timestamp(r.finished_at)
-FROM rows r JOIN owned USING (run_id, group_id, index, fence)
+INSERT INTO segments (run_id, group_id, index, turn, seq, kind, fence, version, instance, tokens, token_ids, logprobs,
+                      kv_kept, "end", started_at, finished_at)
+SELECT run_id, group_id, index, turn, seq, {SAMPLED}, fence, version, instance, tokens, token_ids, logprobs,
+       kv_kept, "end", to_timestamp(started_at), to_timestamp(finished_at)
+FROM accepted
 RETURNING run_id, group_id, index, fence
 """
 """The fence is part of the join: one batch may hold rows of an old and of a new attempt at the same trajectory."""
@@ -195,8 +213,7 @@ class SegmentWriter:
             return set()
 
     async def _insert(self, rows: list[SegmentRow]) -> set[Key]:
-        columns = zip(*(astuple(row) for row in rows), strict=True)
-        values: dict[str, Any] = {name: list(column) for name, column in zip(COLUMNS, columns, strict=True)}
+        values: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in COLUMNS}
         async with self._rows.connect() as connection:
             result = await connection.exec_driver_sql(STORE_ROWS, values)
             stored: Sequence[Any] = result.all()

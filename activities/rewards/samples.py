@@ -3,6 +3,7 @@
 One query reads and one writes: scoring runs once per trajectory, so that its own cost counts.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +12,16 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...schemas.errors import InvariantViolated
-from ...schemas.messages.rewards import RewardSample, Score, ScoreRequest
+from ...schemas.messages.rewards import RewardSample, Score, ScoreOutcome, ScoreRequest
+from ...schemas.status import TrajectoryStatus
 from ..data.tokenizer import Tokenizer
 from ..store.codec import decode_ids
+from ..store.literals import listed
 
 READ: TextClause = text(
     """
     SELECT r.workflow_run_id, g.prompt_ids, g.prompt_text, g.data_source, g.ground_truth, g.extra,
-           t.index, t.status, t.reward, t.reward_error,
+           t.index, t.status, t.reward, t.reward_error, t.reward_metrics,
            (SELECT coalesce(string_agg(s.token_ids, ''::bytea ORDER BY s.turn, s.seq), ''::bytea) FROM segments s
             WHERE s.run_id = t.run_id AND s.group_id = t.group_id AND s.index = t.index) AS response
     FROM trajectories t JOIN groups g USING (run_id, group_id) JOIN runs r USING (run_id)
@@ -28,15 +31,20 @@ READ: TextClause = text(
 )
 
 WRITE: TextClause = text(
-    """
+    f"""
     UPDATE trajectories t
-    SET status = new.status, reward = new.reward, reward_error = new.error, scored_at = clock_timestamp()
+    SET status = new.status, reward = new.reward, reward_error = new.error, reward_metrics = new.metrics,
+        scored_at = clock_timestamp()
     FROM unnest(CAST(:indices AS integer[]), CAST(:statuses AS text[]), CAST(:rewards AS double precision[]),
-                CAST(:errors AS text[])) AS new (index, status, reward, error)
-    WHERE t.run_id = :run AND t.group_id = :group AND t.index = new.index AND t.status = 'finished'
+                CAST(:errors AS text[]), CAST(:metrics AS jsonb[])) AS new (index, status, reward, error, metrics)
+    WHERE t.run_id = :run AND t.group_id = :group AND t.index = new.index
+        AND t.status = {listed(TrajectoryStatus.FINISHED)}
     """
 )
 """A trajectory that was aborted meanwhile keeps its status."""
+
+
+STATUS_OF = {ScoreOutcome.SCORED: TrajectoryStatus.SCORED, ScoreOutcome.FAILED: TrajectoryStatus.FAILED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +61,9 @@ class Scorable:
     status: str
     reward: float | None
     reward_error: str
+    reward_metrics: dict[str, float]
     response: bytes
-    """All segments in order, encoded."""
+    """All segments in order, the environment's too, encoded."""
 
 
 async def read_scorable(connection: AsyncConnection, request: ScoreRequest) -> list[Scorable]:
@@ -67,7 +76,7 @@ async def read_scorable(connection: AsyncConnection, request: ScoreRequest) -> l
     missing = sorted(set(request.indices) - {item.index for item in found})
     if missing:
         raise InvariantViolated(f"{name} has no trajectories {missing}")
-    pending = [item.index for item in found if item.status == "pending"]
+    pending = [item.index for item in found if item.status == TrajectoryStatus.PENDING]
     if pending:
         raise InvariantViolated(f"{name}: trajectories {pending} are to be scored before they have finished")
     return found
@@ -78,9 +87,10 @@ async def write_scores(connection: AsyncConnection, request: ScoreRequest, score
         "run": request.run_id,
         "group": request.group_id,
         "indices": [score.index for score in scores],
-        "statuses": [score.outcome.value for score in scores],
+        "statuses": [STATUS_OF[score.outcome].value for score in scores],
         "rewards": [score.reward for score in scores],
         "errors": [score.error for score in scores],
+        "metrics": [json.dumps(score.metrics) for score in scores],
     }
     await connection.execute(WRITE, values)
 

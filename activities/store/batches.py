@@ -17,8 +17,10 @@ from ...schemas.errors import InvariantViolated, RunUnknown
 from ...schemas.ids import RunId
 from ...schemas.messages.data import Purpose
 from ...schemas.messages.training import BatchInfo, BatchRequest
+from ...schemas.status import GroupStatus, TrajectoryStatus
 from ...schemas.tables import Batch, Group, Run
-from .groups import LIVE, mark_groups_on
+from .groups import mark_groups_on
+from .literals import listed
 
 BROKEN_PROMISE = {
     "pk_batch_members": "L2: a trajectory would be trained on twice",
@@ -27,14 +29,15 @@ BROKEN_PROMISE = {
 """What a refusal of the database means, by the name of the constraint."""
 
 INSERT_MEMBERS: TextClause = text(
-    """
+    f"""
     INSERT INTO batch_members (run_id, group_id, index, buffer, version_tag, staleness)
     SELECT ranked.run_id, ranked.group_id, ranked.index, :buffer, ranked.version_tag, :staleness
     FROM (
         SELECT t.run_id, t.group_id, t.index, g.version_tag,
                row_number() OVER (PARTITION BY t.group_id ORDER BY t.scored_at, t.index) AS place
         FROM trajectories t JOIN groups g USING (run_id, group_id)
-        WHERE t.run_id = :run AND t.group_id = ANY(:taken) AND t.status = 'scored' AND t.reward IS NOT NULL
+        WHERE t.run_id = :run AND t.group_id = ANY(:taken)
+            AND t.status = {listed(TrajectoryStatus.SCORED)} AND t.reward IS NOT NULL
     ) ranked
     WHERE ranked.place <= :needed
     """
@@ -66,9 +69,7 @@ OLD_SEGMENTS: TextClause = text(
 SUMMARY: TextClause = text(
     """
     WITH members AS (
-        SELECT m.group_id, t.reward,
-               (SELECT coalesce(sum(s.tokens), 0) FROM segments s
-                WHERE s.run_id = m.run_id AND s.group_id = m.group_id AND s.index = m.index) AS tokens
+        SELECT m.group_id, t.reward, t.tokens
         FROM batch_members m JOIN trajectories t USING (run_id, group_id, index)
         WHERE m.run_id = :run AND m.buffer = :buffer AND t.run_id = :run AND t.group_id = ANY(:taken)
     )
@@ -113,10 +114,12 @@ async def _record(connection: AsyncConnection, request: BatchRequest) -> BatchIn
         .values(info=info.model_dump(mode="json"))
     )
     await connection.execute(
-        update(Group).where(Group.run_id == request.run_id, Group.group_id.in_(taken)).values(status="trained")
+        update(Group)
+        .where(Group.run_id == request.run_id, Group.group_id.in_(taken))
+        .values(status=GroupStatus.TRAINED.value)
     )
     await mark_groups_on(
-        connection, request.run_id, request.dropped, "dropped", f"given up for buffer {request.buffer}"
+        connection, request.run_id, request.dropped, GroupStatus.DROPPED, f"given up for buffer {request.buffer}"
     )
     return info
 
@@ -145,7 +148,7 @@ async def _check_trainable(connection: AsyncConnection, request: BatchRequest) -
     for group_id, row in found.items():
         if row.purpose != Purpose.TRAIN:
             wrong.append(f"{group_id} (for {row.purpose})")
-        elif row.status not in LIVE and row.status != "trained":
+        elif row.status not in (GroupStatus.LIVE, GroupStatus.TRAINED):
             wrong.append(f"{group_id} ({row.status})")
     if wrong or not request.taken:
         raise _violated(request, f"groups that cannot be trained on: {', '.join(wrong) or 'the batch is empty'}")

@@ -6,35 +6,33 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from ...schemas.ids import GroupId, RunId
+from ...schemas.status import GROUP_EXITS, GroupStatus, TrajectoryStatus
 from ...schemas.tables import Group, Trajectory
 
-LIVE = ("live", "complete")
-"""Statuses of groups that may still be trained on."""
-CUT_SHORT = "aborted"
-"""Status of a group that the end of its run cut short: its prompt is drawn again when the run is resumed."""
-EXITS = ("filtered", "failed", CUT_SHORT, "dropped", "deadline")
-"""Statuses of groups that left without being trained on."""
+UNSCORED = (TrajectoryStatus.PENDING, TrajectoryStatus.FINISHED)
 
 
-def exit_status(reason: str) -> str:
+def exit_status(reason: str) -> GroupStatus:
     """The status of a group given up for `reason`, which may be one of the statuses or any other text."""
-    return reason if reason in EXITS else CUT_SHORT
+    return GroupStatus(reason) if reason in GROUP_EXITS else GroupStatus.ABORTED
 
 
-async def mark_groups(engine: AsyncEngine, run_id: RunId, groups: Sequence[GroupId], status: str, reason: str) -> None:
+async def mark_groups(
+    engine: AsyncEngine, run_id: RunId, groups: Sequence[GroupId], status: GroupStatus, reason: str
+) -> None:
     """Idempotent; a group that was trained or has left already keeps its status."""
     async with engine.begin() as connection:
         await mark_groups_on(connection, run_id, groups, status, reason)
 
 
 async def mark_groups_on(
-    connection: AsyncConnection, run_id: RunId, groups: Sequence[GroupId], status: str, reason: str
+    connection: AsyncConnection, run_id: RunId, groups: Sequence[GroupId], status: GroupStatus, reason: str
 ) -> None:
     """The same within a transaction of the caller. Unscored trajectories end as `aborted`; a stored reward stays."""
     left = await connection.scalars(
         update(Group)
-        .where(Group.run_id == run_id, Group.group_id.in_(groups), Group.status.in_(LIVE))
-        .values(status=status, reason=reason)
+        .where(Group.run_id == run_id, Group.group_id.in_(groups), Group.status == GroupStatus.LIVE)
+        .values(status=status.value, reason=reason)
         .returning(Group.group_id)
     )
     await connection.execute(
@@ -42,7 +40,7 @@ async def mark_groups_on(
         .where(
             Trajectory.run_id == run_id,
             Trajectory.group_id.in_(left.all()),
-            Trajectory.status.in_(("pending", "finished")),
+            Trajectory.status.in_(UNSCORED),
         )
-        .values(status="aborted")
+        .values(status=TrajectoryStatus.ABORTED.value)
     )

@@ -6,10 +6,16 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ...schemas.errors import InvariantViolated
+
+NO_VERSION = -1
+"""In `SampledSequence.versions`: of a token that no engine sampled."""
+
 
 @dataclass(frozen=True)
 class SampledSequence:
-    """One trajectory: exactly the ids the engine saw and sampled (L5)."""
+    """One trajectory: exactly the ids the engine saw and sampled (L5). `rollout`, `versions` and `mask` have one entry
+    per token of the response, which is all that follows the prompt: sampled tokens and the environment's."""
 
     group: int
     """Number of its group within the batch, from 0 in batch order."""
@@ -17,21 +23,34 @@ class SampledSequence:
     ids: Tensor
     """int64, prompt and response."""
     rollout: Tensor
-    """float32, the engine's log-prob of each response token; NaN where it gave none."""
+    """float32, the engine's log-prob; NaN where it gave none, as for every token of the environment."""
     reward: float | None
     """None: failed or missing, which is not 0.0."""
     versions: Tensor
-    """int32, the version that sampled each response token."""
+    """int32, the version that sampled the token, or `NO_VERSION`."""
+    mask: Tensor
+    """bool: the token was sampled. One of the environment is context, and never trained on."""
     truncated: bool = False
-    """Its response was cut by its length."""
+    """The token budget cut its last turn."""
+
+    def __post_init__(self) -> None:
+        lengths = {
+            "ids": self.ids.numel() - self.prompt_tokens,
+            "log-probs": self.rollout.numel(),
+            "versions": self.versions.numel(),
+            "mask": self.mask.numel(),
+        }
+        if len(set(lengths.values())) > 1:
+            told = ", ".join(f"{count} {name}" for name, count in lengths.items())
+            raise InvariantViolated(f"L5: the response of a trajectory of group {self.group} of the batch has {told}")
 
 
 @dataclass(frozen=True)
 class TokenTable:
     """The trainable tokens of a batch, sequence by sequence, one entry per token in every column.
 
-    Left out: tokens whose engine log-prob is missing or not finite (counted), all tokens of sequences without a reward,
-    and of truncated ones where these are masked.
+    Left out: tokens of the environment, sampled tokens whose engine log-prob is missing or not finite (counted), all
+    tokens of sequences without a reward, and of truncated ones where these are masked.
     """
 
     sequence: Tensor
@@ -43,7 +62,7 @@ class TokenTable:
     rollout: Tensor
     """float32, the engine's log-prob."""
     untrainable: int
-    """Tokens of rewarded sequences that were left out."""
+    """Sampled tokens of rewarded sequences that were left out."""
 
     def __len__(self) -> int:
         return int(self.target.numel())
@@ -72,8 +91,8 @@ class TrainBatch:
         for number, sequence in enumerate(self.sequences):
             if sequence.reward is None:
                 continue
-            known = sequence.rollout.isfinite().nonzero().squeeze(1)
-            untrainable += sequence.rollout.numel() - known.numel()
+            known = (sequence.mask & sequence.rollout.isfinite()).nonzero().squeeze(1)
+            untrainable += int(sequence.mask.sum()) - known.numel()
             if self.mask_truncated and sequence.truncated:
                 continue
             position = known + sequence.prompt_tokens

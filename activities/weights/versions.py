@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from ...schemas.errors import InvariantViolated, WeightsRefused
 from ...schemas.ids import RunId, Version
 from ...schemas.messages.data import Purpose
+from ...schemas.status import GroupStatus
 from ...schemas.tables import EvaluationResult, Group, WeightVersion
 from ...schemas.weights import WeightManifest
 from .transport import WeightTransport
@@ -72,7 +73,7 @@ def retain(connection: Connection, transport: WeightTransport, run_id: RunId, ke
         .distinct()
         .where(
             Group.run_id == run_id,
-            Group.status.in_(("live", "complete")),
+            Group.status == GroupStatus.LIVE,
             or_(Group.purpose == Purpose.TRAIN.value, Group.version_tag.not_in(evaluated)),
         )
     ).all()

@@ -48,6 +48,8 @@ class Score(Message):
     index: int
     outcome: ScoreOutcome
     reward: float | None = None
+    metrics: dict[str, float] = {}
+    """Numbers that the function returned beside the reward, by name."""
     error: str = ""
     """First line of the last failure, shortened."""
 

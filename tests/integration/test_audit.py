@@ -24,6 +24,10 @@ FREE = """
     ALTER TABLE segments DROP CONSTRAINT pk_segments;
     ALTER TABLE segments DROP CONSTRAINT ck_segments_ids_match_count;
     ALTER TABLE segments DROP CONSTRAINT ck_segments_logprobs_match_count;
+    ALTER TABLE segments DROP CONSTRAINT ck_segments_sampled_by_an_engine;
+    ALTER TABLE segments DROP CONSTRAINT fk_segments_run_id_group_id_index_turn_turns;
+    ALTER TABLE turns DROP CONSTRAINT ck_turns_finished_with_its_end;
+    ALTER TABLE groups DROP CONSTRAINT ck_groups_status_known;
     ALTER TABLE trajectories DROP CONSTRAINT ck_trajectories_reward_only_when_scored;
 """
 """The database itself refuses some of the damage; the audit must not rely on that."""
@@ -192,7 +196,7 @@ DAMAGES = {
     ),
     "a place never drawn": Damage(
         "L2",
-        "DELETE FROM groups WHERE group_id = '000003'",
+        "DELETE FROM groups WHERE group_id = '000003'; DELETE FROM segments WHERE group_id = '000003'",
         "places of the data were skipped",
         ("1 before epoch 0 position 4",),
     ),
@@ -212,19 +216,63 @@ DAMAGES = {
     "a trajectory that counts more": Damage(
         "L5",
         "UPDATE trajectories SET tokens = 6 WHERE group_id = '000004' AND index = 0",
-        "a trajectory's tokens are not those of its segments",
-        ("000004/0 counts 6, stored are 5",),
+        "a trajectory's tokens are not those of its turns",
+        ("000004/0 counts 6, its turns 5",),
     ),
-    "a trajectory that lost its segments": Damage(
+    "a trajectory that lost its turn": Damage(
+        "L5",
+        "DELETE FROM turns WHERE group_id = '000011' AND index = 0;"
+        "DELETE FROM segments WHERE group_id = '000011' AND index = 0",
+        "a trajectory's tokens are not those of its turns",
+        ("000011/0 counts 3, its turns 0",),
+    ),
+    "a turn that counts the environment's tokens": Damage(
+        "L5",
+        "UPDATE turns SET tokens = 6 WHERE group_id = '000007' AND index = 1 AND turn = 1;"
+        "UPDATE trajectories SET tokens = 9 WHERE group_id = '000007' AND index = 1",
+        "a turn's tokens are not those of its segments",
+        ("000007/1 turn 1 counts 6, stored are 2",),
+    ),
+    "a turn that lost its segments": Damage(
         "L5",
         "DELETE FROM segments WHERE group_id = '000011' AND index = 0",
-        "a trajectory's tokens are not those of its segments",
-        ("000011/0 counts 3, stored are 0",),
+        "a turn's tokens are not those of its segments",
+        ("000011/0 turn 0 counts 3, stored are 0",),
+    ),
+    "segments that lost their turn": Damage(
+        "L5",
+        "DELETE FROM turns WHERE group_id = '000011' AND index = 0;"
+        "UPDATE trajectories SET tokens = 0 WHERE group_id = '000011' AND index = 0",
+        "a turn's tokens are not those of its segments",
+        ("000011/0 turn 0 counts nothing, stored are 3",),
+    ),
+    "a log-prob of what nobody sampled": Damage(
+        "L5",
+        "UPDATE segments SET logprobs = token_ids WHERE kind = 'environment'",
+        "ids and log-probs are not as many as the segment has tokens",
+        ("000007/1 turn 1 segment 0 of 4 tokens, 16 bytes of ids, 16 of log-probs",),
+    ),
+    "sampled tokens taken for the environment's": Damage(
+        "L5",
+        "UPDATE segments SET kind = 'environment', logprobs = NULL"
+        " WHERE group_id = '000011' AND index = 0;"
+        "UPDATE turns SET tokens = 0 WHERE group_id = '000011' AND index = 0;"
+        "UPDATE trajectories SET tokens = 0 WHERE group_id = '000011' AND index = 0",
+        "tokens that no engine sampled have a version or an instance, or sampled ones have none",
+        ("000011/0 turn 0 segment 0 (environment)",),
+    ),
+    "an environment that interrupts": Damage(
+        "L5",
+        "UPDATE segments SET seq = 1 - seq, \"end\" = CASE kind WHEN 'environment' THEN 'stop' END"
+        " WHERE group_id = '000007' AND index = 1 AND turn = 1",
+        "the environment spoke after the policy's answer had begun",
+        ("000007/1 turn 1",),
     ),
     "a turn over its budget": Damage(
         "L5",
         "UPDATE segments SET tokens = 5, token_ids = token_ids || substr(token_ids, 5),"
         " logprobs = logprobs || substr(logprobs, 5) WHERE group_id = '000004' AND index = 0 AND seq = 1;"
+        "UPDATE turns SET tokens = 7 WHERE group_id = '000004' AND index = 0;"
         "UPDATE trajectories SET tokens = 7 WHERE group_id = '000004' AND index = 0",
         "a turn is longer than data.max_response_length",
         ("000004/0 turn 0 has 7 tokens of 6",),
@@ -238,6 +286,7 @@ DAMAGES = {
     "a segment stored twice": Damage(
         "L6",
         "INSERT INTO segments SELECT * FROM segments WHERE group_id = '000004' AND index = 0 AND seq = 0;"
+        "UPDATE turns SET tokens = 7 WHERE group_id = '000004' AND index = 0;"
         "UPDATE trajectories SET tokens = 7 WHERE group_id = '000004' AND index = 0;"
         "UPDATE runs SET config = jsonb_set(config, '{data,max_response_length}', '9')",
         "segments of a turn are missing or stored twice",
@@ -245,14 +294,22 @@ DAMAGES = {
     ),
     "a missing turn": Damage(
         "L6",
-        "UPDATE segments SET turn = 1 WHERE group_id = '000004' AND index = 0",
+        "UPDATE segments SET turn = 1 WHERE group_id = '000004' AND index = 0;"
+        "UPDATE turns SET turn = 1 WHERE group_id = '000004' AND index = 0",
         "turns are missing",
         ("000004/0 has 1 turns, the last is turn 1",),
+    ),
+    "a first segment with a past": Damage(
+        "L6",
+        "UPDATE segments SET kv_kept = true WHERE group_id = '000007' AND index = 1 AND turn = 1 AND seq = 1",
+        "a segment that continues none has kept a KV cache, or lost one",
+        ("000007/1 turn 1 segment 1",),
     ),
     # --- L8
     "a row after the end": Damage(
         "L8",
-        "INSERT INTO segments SELECT run_id, group_id, index, turn, 2, 3, version, instance, 0, '', '', NULL,"
+        "INSERT INTO segments (run_id, group_id, index, turn, seq, fence, version, instance, tokens, token_ids,"
+        " logprobs, started_at, finished_at) SELECT run_id, group_id, index, turn, 2, 3, version, instance, 0, '', '',"
         " started_at, finished_at FROM segments WHERE group_id = '000004' AND index = 0 AND seq = 1",
         "rows were stored after the end of their turn",
         ("000004/0 turn 0 segment 2",),
@@ -260,27 +317,43 @@ DAMAGES = {
     "two ends": Damage(
         "L8",
         "UPDATE segments SET \"end\" = 'stop' WHERE group_id = '000004' AND index = 0 AND seq = 0",
-        "a finished turn has not exactly one end",
-        ("000004/0 is scored, turn 0 has 2 ends",),
+        "a turn ended more than once, or otherwise than its last segment",
+        ("000004/0 turn 0 ended as stop, its segments as stop, stop",),
     ),
     "no end": Damage(
         "L8",
         "UPDATE segments SET \"end\" = NULL WHERE group_id = '000004' AND index = 0 AND seq = 1",
-        "a finished turn has not exactly one end",
-        ("000004/0 is scored, turn 0 has 0 ends",),
+        "a turn ended more than once, or otherwise than its last segment",
+        ("000004/0 turn 0 ended as stop, its segments as nothing",),
+    ),
+    "scored, but not ended": Damage(
+        "L8",
+        "UPDATE segments SET \"end\" = NULL WHERE group_id = '000004' AND index = 0 AND seq = 1;"
+        "UPDATE turns SET \"end\" = NULL WHERE group_id = '000004' AND index = 0",
+        "a trajectory went on, or was finished, before a turn had ended",
+        ("000004/0 is scored, turn 0 has no end",),
+    ),
+    "a turn that followed too early": Damage(
+        "L8",
+        "UPDATE segments SET \"end\" = NULL WHERE group_id = '000007' AND index = 1 AND turn = 0;"
+        "UPDATE turns SET \"end\" = NULL WHERE group_id = '000007' AND index = 1 AND turn = 0;"
+        "UPDATE trajectories SET status = 'pending', reward = NULL WHERE group_id = '000007' AND index = 1",
+        "a trajectory went on, or was finished, before a turn had ended",
+        ("000007/1 is pending, turn 0 has no end",),
     ),
     "finished, but nothing stored": Damage(
         "L8",
         "DELETE FROM segments WHERE group_id = '000008' AND index = 1;"
+        "DELETE FROM turns WHERE group_id = '000008' AND index = 1;"
         "UPDATE trajectories SET tokens = 0 WHERE group_id = '000008' AND index = 1",
-        "a finished turn has not exactly one end",
-        ("000008/1 is scored, turn 0 has 0 ends",),
+        "a trajectory went on, or was finished, before a turn had ended",
+        ("000008/1 is scored, turn 0 has no end",),
     ),
     "another end": Damage(
         "L8",
-        "UPDATE trajectories SET \"end\" = 'length' WHERE group_id = '000004' AND index = 0",
-        "a trajectory ended otherwise than its last turn",
-        ("000004/0 ended as length, its last turn as stop",),
+        "UPDATE turns SET \"end\" = 'length' WHERE group_id = '000004' AND index = 0",
+        "a turn ended more than once, or otherwise than its last segment",
+        ("000004/0 turn 0 ended as length, its segments as stop",),
     ),
     "a zombie's row": Damage(
         "L8",
@@ -392,13 +465,13 @@ def test_a_run_that_kept_its_promises_is_clean_and_every_line_says_what_was_look
     result = psrl(stack, "audit", RUN)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        "L1  bound: 12 trained trajectories, 1 buffers after their tag at most, 1 allowed (eta), 33 segments, "
+        "L1  bound: 12 trained trajectories, 1 buffers after their tag at most, 1 allowed (eta), 35 segments, "
         "4 versions in them ... ok",
         "L2  once: 6 groups, 12 trajectories, 3 batches, 2 aborted, 1 dropped, 1 failed, 1 filtered, 1 live, "
         "1 places waiting to be drawn again ... ok",
-        "L5  tokens: 33 segments, 87 tokens, 25 trajectories ... ok",
-        "L6  prefix: 21 turns, 12 of several segments, 12 moved ... ok",
-        "L8  one answer per turn: 21 turns, 19 ended, 12 by several attempts, 2 late results refused ... ok",
+        "L5  tokens: 35 segments, 89 sampled tokens, 4 environment tokens, 25 trajectories ... ok",
+        "L6  prefix: 22 turns, 12 of several segments, 12 moved ... ok",
+        "L8  one answer per turn: 22 turns, 20 ended, 12 by several attempts, 2 late results refused ... ok",
         "L9  versions are immutable: 4 versions published, 4 kept on disk and checked ... ok",
         "L10 a failure is not a zero: 17 trajectories scored, 2 failed, 0 trained tokens without a log-prob ... ok",
         "run kept (running): every promise holds",

@@ -101,7 +101,7 @@ def test_a_trajectory_is_shown_with_its_segments_versions_text_and_reward(
         "demo/group/000000 trajectory 0: scored, reward 1, tag v0, trained in buffer 0",
         "prompt: 2+3=",
         "ground truth: 5",
-        "turn 0 segment 0: v0 on rollout-0, 1 tokens, mean log-prob -0.500, 3.00 s, goes on",
+        "turn 0 segment 0: v0 on rollout-0, 1 tokens, mean log-prob -0.500, 3.00 s, to be continued",
         "  'f'",
         "turn 0 segment 1: v0 on rollout-1, 2 tokens, mean log-prob -0.500, 2.00 s, stop",
         "  'gh'",

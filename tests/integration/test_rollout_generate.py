@@ -35,6 +35,7 @@ from tests.support.rollout import (
     refused_results,
     stored_segments,
     stored_trajectory,
+    stored_turns,
     until,
 )
 from tests.support.scripted_engine import STOP_ID, Script, logprob_at, scripted_tokens
@@ -79,8 +80,11 @@ async def test_a_finished_turn_is_stored_with_ids_logprobs_and_version(bench: Be
     ]
     assert all(segment.started_at <= segment.finished_at for segment in segments)
     trajectory = await stored_trajectory(store)
-    assert (trajectory.status, trajectory.end, trajectory.tokens, trajectory.fence) == ("finished", "length", 10, 1)
+    assert (trajectory.status, trajectory.tokens, trajectory.fence) == ("finished", 10, 1)
     assert trajectory.finished_at is not None
+    [turn] = await stored_turns(store)
+    assert (turn.turn, turn.tokens, turn.end) == (0, 10, "length")
+    assert (turn.started_at, turn.finished_at) == (segments[0].started_at, segments[-1].finished_at)
 
 
 async def test_a_stop_token_ends_the_turn_and_is_part_of_it(bench: Bench, script: Script, store: AsyncEngine) -> None:
@@ -287,7 +291,8 @@ async def test_a_stored_prefix_that_fills_the_budget_only_needs_its_end(bench: B
     await run(bench, call(max_tokens=10))
     async with store.begin() as connection:
         await connection.execute(text("""UPDATE segments SET "end" = NULL"""))
-        await connection.execute(text("""UPDATE trajectories SET "end" = NULL, status = 'pending'"""))
+        await connection.execute(text("""UPDATE turns SET "end" = NULL, finished_at = NULL"""))
+        await connection.execute(text("""UPDATE trajectories SET status = 'pending'"""))
     result = await run(bench, call(number=1, max_tokens=10))
     assert (result.end, result.tokens, result.new_tokens) == (SegmentEnd.LENGTH, 10, 0)
     assert (await stored_trajectory(store)).status == "finished"
@@ -325,7 +330,7 @@ async def test_an_unknown_trajectory_is_named(bench: Bench) -> None:
 
 
 async def test_the_prompt_of_a_later_turn_is_not_invented(bench: Bench) -> None:
-    with pytest.raises(InvariantViolated, match="turn 1 has no stored prompt"):
+    with pytest.raises(InvariantViolated, match="turn 1 is asked for before those before it have ended"):
         await run(bench, call().model_copy(update={"turn": 1}))
 
 

@@ -1,7 +1,8 @@
 """A run in the middle of its life, in the store and on disk, that kept every promise: what the audit's tests damage.
 
 eta 1, batches of 2 groups of 2 trajectories, 3 steps trained of 5, 20 prompts. One group has failed, one was filtered,
-one was dropped, two were cut short by a stop of which one is drawn again, and one is being generated.
+one was dropped, two were cut short by a stop of which one is drawn again, and one is being generated. One trajectory
+has two turns, the second of which answers its environment.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from psrl.activities.weights.versions import publish_version
 from psrl.schemas.config import PsMode
 from psrl.schemas.ids import RunId, Version, training_group, validation_group
 from psrl.schemas.messages.training import LogProbStats
-from psrl.schemas.tables import Batch, BatchMember, Group, Run, Segment, StepMetric, Trajectory
+from psrl.schemas.tables import Batch, BatchMember, Group, Run, Segment, StepMetric, Trajectory, Turn
 from psrl.schemas.weights import WeightProbe
 from tests.support.steps import at, step_report
 
@@ -48,8 +49,11 @@ def make_kept_run(engine: Engine, weights: Path) -> None:
         for number, status in LEFT.items():
             _add_group(connection, training_group(number), number, 2, status)
         _add_failed(connection, training_group(3))
-        for number in (7, 8):
-            _add_scored(connection, training_group(number), [[(2, 3)], [(2, 3)]])
+        _add_scored(connection, training_group(8), [[(2, 3)], [(2, 3)]])
+        _add_scored(connection, training_group(7), [[(2, 3)]])
+        _add_trajectory(connection, training_group(7), 1, "scored", 5, reward=0.5)
+        _add_turn(connection, training_group(7), 1, [(2, 3)])
+        _add_turn(connection, training_group(7), 1, [(2, 2)], turn=1, environment=4)
         for number in (9, 10):
             _add_trajectories(connection, training_group(number), ["aborted"] * 2)
         group = training_group(LIVE[0])
@@ -120,23 +124,40 @@ def _add_trajectories(
     connection: Connection, group: str, statuses: Sequence[str], tokens: int = 0, fence: int = 0
 ) -> None:
     for index, status in enumerate(statuses):
-        _add_trajectory(connection, group, index, status, tokens, fence=fence, end=None)
+        _add_trajectory(connection, group, index, status, tokens, fence=fence)
 
 
 def _add_trajectory(connection: Connection, group: str, index: int, status: str, tokens: int, **values: Any) -> None:
     row = {"run_id": RUN, "group_id": group, "index": index, "status": status, "tokens": tokens}
-    connection.execute(insert(Trajectory), {**row, "fence": 9, "end": "stop", **values})
+    connection.execute(insert(Trajectory), {**row, "fence": 9, **values})
 
 
 def _add_turn(
-    connection: Connection, group: str, index: int, segments: Sequence[tuple[int, int]], ended: bool = True
+    connection: Connection,
+    group: str,
+    index: int,
+    segments: Sequence[tuple[int, int]],
+    *,
+    turn: int = 0,
+    environment: int = 0,
+    ended: bool = True,
 ) -> None:
-    """Each segment by an attempt and an instance of its own."""
-    for seq, (version, tokens) in enumerate(segments):
+    """Each segment by an attempt and an instance of its own, after so many tokens of the environment."""
+    key = {"run_id": RUN, "group_id": group, "index": index, "turn": turn}
+    times = {"started_at": at(0), "finished_at": at(1)}
+    row = {**key, "tokens": sum(tokens for _, tokens in segments), "end": "stop" if ended else None}
+    connection.execute(insert(Turn), {**row, **times, "finished_at": times["finished_at"] if ended else None})
+    given = 0
+    if environment:
+        row = {**key, "seq": 0, "kind": "environment", "fence": turn + 1, "tokens": environment}
+        connection.execute(insert(Segment), {**row, "token_ids": encode_ids([8] * environment), **times})
+        given = 1
+    for number, (version, tokens) in enumerate(segments):
         row = {
-            **{"run_id": RUN, "group_id": group, "index": index, "turn": 0, "seq": seq, "fence": seq + 1},
-            **{"version": version, "instance": f"rollout-{seq}", "tokens": tokens},
+            **{**key, "seq": given + number, "fence": turn + number + 1},
+            **{"version": version, "instance": f"rollout-{number}", "tokens": tokens},
             **{"token_ids": encode_ids([7] * tokens), "logprobs": encode_logprobs([-0.5] * tokens)},
-            "end": "stop" if ended and seq == len(segments) - 1 else None,
+            **{"kv_kept": False if number else None},
+            "end": "stop" if ended and number == len(segments) - 1 else None,
         }
-        connection.execute(insert(Segment), {**row, "started_at": at(0), "finished_at": at(1)})
+        connection.execute(insert(Segment), {**row, **times})

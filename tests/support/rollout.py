@@ -16,7 +16,7 @@ from psrl.activities.weights.transport import Lease
 from psrl.schemas.errors import WeightsRefused
 from psrl.schemas.ids import GroupId, InstanceId, RunId, Version
 from psrl.schemas.messages.rollout import EngineSpec, GenerateRequest, Sampling, TrajectoryRef
-from psrl.schemas.tables import Group, Run, Segment, Trajectory
+from psrl.schemas.tables import Group, Run, Segment, Trajectory, Turn
 from psrl.schemas.weights import WeightManifest
 from psrl.workers.rollout.generate import Generator
 from psrl.workers.rollout.host import Host
@@ -175,6 +175,12 @@ async def stored_trajectory(store: AsyncEngine, index: int = 0, group: GroupId =
             Trajectory.run_id == RUN, Trajectory.group_id == group, Trajectory.index == index
         )
         return (await connection.execute(query)).one()
+
+
+async def stored_turns(store: AsyncEngine, index: int = 0, group: GroupId = GROUP) -> list[Any]:
+    where = (Turn.run_id == RUN, Turn.group_id == group, Turn.index == index)
+    async with store.connect() as connection:
+        return list((await connection.execute(select(Turn).where(*where).order_by(Turn.turn))).all())
 
 
 async def refused_results(store: AsyncEngine) -> int:

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, insert, update
+from sqlalchemy import func, update
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from psrl.activities.data.admit import Admit
@@ -15,7 +16,8 @@ from psrl.activities.data.draw import Draw
 from psrl.activities.store.codec import encode_ids, encode_logprobs
 from psrl.schemas.ids import GroupId, RunId
 from psrl.schemas.messages.data import Admission, AdmitRequest, DrawRequest
-from psrl.schemas.tables import Segment, Trajectory
+from psrl.schemas.messages.rollout import SegmentEnd
+from psrl.schemas.tables import Segment, Trajectory, Turn
 
 RUN = RunId("run-1")
 CHARACTER_BASE = 6
@@ -74,13 +76,20 @@ async def add_segment(
 ) -> None:
     now = datetime.now(UTC)
     ids = ids_of(text)
+    key = {"run_id": RUN, "group_id": group, "index": index, "turn": turn}
     row = {
-        **{"run_id": RUN, "group_id": group, "index": index, "turn": turn, "seq": seq, "fence": 1},
+        **{**key, "seq": seq, "fence": 1},
         **{"version": version, "instance": "rollout-0", "tokens": len(ids), "token_ids": encode_ids(ids)},
         **{"logprobs": encode_logprobs([-1.0] * len(ids)), "started_at": now, "finished_at": now},
     }
+    longer = {"tokens": Turn.tokens + len(ids), "end": SegmentEnd.STOP.value, "finished_at": now}
+    turn_row = {**key, "tokens": len(ids), "end": SegmentEnd.STOP.value, "started_at": now, "finished_at": now}
+    of_turn = [Turn.run_id, Turn.group_id, Turn.index, Turn.turn]
     async with engine.begin() as connection:
-        await connection.execute(insert(Segment), row)
+        await connection.execute(
+            insert(Turn).values(turn_row).on_conflict_do_update(index_elements=of_turn, set_=longer)
+        )
+        await connection.execute(insert(Segment).values(row))
 
 
 async def finish(engine: AsyncEngine, group: GroupId, index: int, text: str, version: int = 0) -> None:

@@ -14,6 +14,7 @@ from psrl.schemas.tables import (
     Segment,
     StepMetric,
     Trajectory,
+    Turn,
 )
 from tests.support.steps import at
 
@@ -80,7 +81,10 @@ def add_trajectory(
         )
         session.flush()
         tokens = sum(len(ids) for *_, ids in segments)
-        session.add(Trajectory(**key, index=0, status="scored", end="stop", tokens=tokens, reward=1.0))
+        session.add(Trajectory(**key, index=0, status="scored", tokens=tokens, reward=1.0))
+        session.flush()
+        times = {"started_at": at(segments[0][1]), "finished_at": at(segments[-1][2])}
+        session.add(Turn(**key, index=0, turn=0, tokens=tokens, end="stop", **times))
         session.flush()
         for seq, (version, begin, end, ids) in enumerate(segments):
             session.add(

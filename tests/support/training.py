@@ -15,7 +15,7 @@ from psrl.activities.store.codec import encode_ids, encode_logprobs
 from psrl.activities.training.batch import SampledSequence, TrainBatch
 from psrl.schemas.config import RunConfig, parse_config
 from psrl.schemas.ids import training_group
-from psrl.schemas.tables import Batch, BatchMember, Group, Run, Segment, Trajectory
+from psrl.schemas.tables import Batch, BatchMember, Group, Run, Segment, Trajectory, Turn
 
 VOCABULARY = 128
 
@@ -64,6 +64,7 @@ def synthetic_batch(
                     torch.tensor(rollout),
                     reward(rng),
                     torch.zeros(len(response), dtype=torch.int32),
+                    torch.ones(len(response), dtype=torch.bool),
                 )
             )
     return TrainBatch(tuple(sequences))
@@ -84,22 +85,26 @@ def fill_run(store: Engine, run_id: str, values: dict[str, Any], batches: Sequen
             connection.execute(
                 insert(Group), [_group_row(run_id, ids[group], buffer, sequence) for group, sequence in first.items()]
             )
-            trajectories, segments, members = [], [], []
+            trajectories, turns, segments, members = [], [], [], []
             for sequence, index in zip(batch.sequences, _indices(batch), strict=True):
                 key = {"run_id": run_id, "group_id": ids[sequence.group], "index": index}
                 status = "failed" if sequence.reward is None else "scored"
-                trajectories.append({**key, "status": status, "end": "stop", "reward": sequence.reward})
+                tokens = sequence.rollout.numel()
+                trajectories.append({**key, "status": status, "tokens": tokens, "reward": sequence.reward})
+                ended = {"end": "stop", "started_at": now, "finished_at": now}
+                turns.append({**key, "turn": 0, "tokens": tokens, **ended})
                 members.append({**key, "buffer": buffer, "version_tag": buffer, "staleness": 1})
                 half = sequence.rollout.numel() // 2
                 for seq, part in reversed([*enumerate([slice(0, half), slice(half, None)][half == 0 :])]):
-                    tokens = sequence.ids[sequence.prompt_tokens :][part].tolist()
-                    encoded = encode_ids(tokens), encode_logprobs(sequence.rollout[part].tolist())
+                    sampled = sequence.ids[sequence.prompt_tokens :][part].tolist()
+                    encoded = encode_ids(sampled), encode_logprobs(sequence.rollout[part].tolist())
                     end = "stop" if part.stop is None else None
                     segments.append(
-                        {**segment, **key, "seq": seq, "version": buffer, "tokens": len(tokens), "end": end}
+                        {**segment, **key, "seq": seq, "version": buffer, "tokens": len(sampled), "end": end}
                         | dict(zip(("token_ids", "logprobs"), encoded, strict=True))
                     )
             connection.execute(insert(Trajectory), trajectories)
+            connection.execute(insert(Turn), turns)
             connection.execute(insert(Segment), segments)
             connection.execute(insert(BatchMember), members)
 

@@ -4,14 +4,15 @@ A place of the data may be drawn again after the end of a run had cut its group 
 goes on, or waits to be drawn again when it is resumed, is counted and no fault.
 """
 
-from ...activities.store.groups import EXITS, LIVE
+from ...activities.store.literals import listed
+from ...schemas.messages.data import Purpose
 from ...schemas.messages.run import RunPhase
+from ...schemas.status import GROUP_EXITS, GroupStatus
 from .check import AuditedRun, Check, Rule
 
-
-def _listed(statuses: tuple[str, ...]) -> str:
-    return ", ".join(f"'{status}'" for status in statuses)
-
+LIVE, TRAINED, ABORTED = (listed(one) for one in (GroupStatus.LIVE, GroupStatus.TRAINED, GroupStatus.ABORTED))
+LEFT = listed(*GROUP_EXITS)
+TRAINING, DONE = listed(Purpose.TRAIN), listed(RunPhase.DONE)
 
 TRAINED_PLACES = """
     FROM (SELECT DISTINCT group_id FROM batch_members WHERE run_id = :run) m
@@ -42,14 +43,14 @@ TRAJECTORIES = (
     ),
     Rule(
         "a batch holds a group that is not for training",
-        f"SELECT concat(g.group_id, ' is for ', g.purpose) {TRAINED_PLACES} AND g.purpose <> 'train'",
+        f"SELECT concat(g.group_id, ' is for ', g.purpose) {TRAINED_PLACES} AND g.purpose <> {TRAINING}",
     ),
     Rule(
         "a trained group is in no batch, or one in a batch is not trained",
-        """
+        f"""
         SELECT concat(g.group_id, ' is ', g.status) FROM groups g
         LEFT JOIN (SELECT DISTINCT group_id FROM batch_members WHERE run_id = :run) m USING (group_id)
-        WHERE g.run_id = :run AND (g.status = 'trained') <> (m.group_id IS NOT NULL)
+        WHERE g.run_id = :run AND (g.status = {TRAINED}) <> (m.group_id IS NOT NULL)
         """,
     ),
 )
@@ -76,13 +77,13 @@ BATCHES = (
     ),
     Rule(
         "batches and published versions are out of step",
-        """
+        f"""
         SELECT concat('newest batch is buffer ', batch, ', newest version is ', version)
         FROM (
             SELECT coalesce((SELECT max(buffer) FROM batches WHERE run_id = :run), -1) AS batch,
                    coalesce((SELECT max(version) FROM weight_versions WHERE run_id = :run), -1) AS version
         ) newest
-        WHERE batch > version OR batch < version - 1 OR (:phase = 'done' AND version <> :total_steps)
+        WHERE batch > version OR batch < version - 1 OR (:phase = {DONE} AND version <> :total_steps)
         """,
     ),
 )
@@ -108,23 +109,24 @@ PROMPTS = (
         "a drawn group is neither trained nor accounted for",
         f"""
         SELECT concat(group_id, ' is ', status) FROM groups
-        WHERE run_id = :run AND purpose = 'train' AND status NOT IN ('trained', {_listed(EXITS)})
-          AND (:phase = 'done' OR status NOT IN ({_listed(LIVE)}))
+        WHERE run_id = :run AND purpose = {TRAINING} AND status NOT IN ({TRAINED}, {LEFT})
+          AND (:phase = {DONE} OR status <> {LIVE})
         """,
     ),
     Rule(
         "a group left without a reason",
         f"""
         SELECT concat(group_id, ' is ', status) FROM groups
-        WHERE run_id = :run AND purpose = 'train' AND status IN ({_listed(EXITS)}) AND reason = ''
+        WHERE run_id = :run AND purpose = {TRAINING} AND status IN ({LEFT}) AND reason = ''
         """,
     ),
     Rule(
         "places of the data were skipped",
-        """
+        f"""
         WITH drawn AS (
-            SELECT epoch, position, bool_or(status = 'trained') AS trained
-            FROM groups WHERE run_id = :run AND purpose = 'train' AND epoch >= :first_epoch GROUP BY epoch, position
+            SELECT epoch, position, bool_or(status = {TRAINED}) AS trained
+            FROM groups WHERE run_id = :run AND purpose = {TRAINING} AND epoch >= :first_epoch
+            GROUP BY epoch, position
         ), placed AS (
             SELECT epoch, position, epoch::bigint * :prompts + position AS place FROM drawn
             WHERE (epoch, position) <= (
@@ -149,15 +151,15 @@ SELECT count(DISTINCT group_id) AS "groups", count(*) AS "trajectories",
 FROM batch_members WHERE run_id = :run
 """
 
-STATUSES = """
+STATUSES = f"""
 SELECT status, count(*) FROM groups
-WHERE run_id = :run AND purpose = 'train' AND status <> 'trained' GROUP BY status ORDER BY status
+WHERE run_id = :run AND purpose = {TRAINING} AND status <> {TRAINED} GROUP BY status ORDER BY status
 """
 
-CUT_SHORT = """
+CUT_SHORT = f"""
 SELECT count(*) AS "places" FROM (
-    SELECT 1 FROM groups WHERE run_id = :run AND purpose = 'train' AND epoch >= :first_epoch
-    GROUP BY epoch, position HAVING bool_and(status = 'aborted')
+    SELECT 1 FROM groups WHERE run_id = :run AND purpose = {TRAINING} AND epoch >= :first_epoch
+    GROUP BY epoch, position HAVING bool_and(status = {ABORTED})
 ) cut
 """
 

@@ -6,44 +6,50 @@ from collections import Counter
 import numpy
 from sqlalchemy import text
 
+from ...activities.store.literals import listed
+from ...schemas.status import TrajectoryStatus
 from .check import AuditedRun, Check, Finding, Rule, finding
+
+SCORED, FAILED, ABORTED = (
+    listed(one) for one in (TrajectoryStatus.SCORED, TrajectoryStatus.FAILED, TrajectoryStatus.ABORTED)
+)
 
 RULES = (
     Rule(
         "a trajectory was trained without a reward",
-        """
+        f"""
         SELECT concat(t.group_id, '/', t.index, ' is ', t.status, ' with reward ', coalesce(t.reward::text, 'none'))
         FROM batch_members m JOIN trajectories t USING (run_id, group_id, index)
-        WHERE m.run_id = :run AND (t.reward IS NULL OR t.status <> 'scored')
+        WHERE m.run_id = :run AND (t.reward IS NULL OR t.status <> {SCORED})
         """,
     ),
     Rule(
         "a scored trajectory has no finite reward",
-        """
+        f"""
         SELECT concat(group_id, '/', index, ' has reward ', coalesce(reward::text, 'none')) FROM trajectories
-        WHERE run_id = :run AND status = 'scored'
+        WHERE run_id = :run AND status = {SCORED}
             AND (reward IS NULL OR reward IN ('NaN', 'Infinity', '-Infinity'))
         """,
     ),
     Rule(
         "a trajectory that was not scored has a reward",
-        """
+        f"""
         SELECT concat(group_id, '/', index, ' is ', status, ' with reward ', reward) FROM trajectories
-        WHERE run_id = :run AND status NOT IN ('scored', 'aborted') AND reward IS NOT NULL
+        WHERE run_id = :run AND status NOT IN ({SCORED}, {ABORTED}) AND reward IS NOT NULL
         """,
     ),
     Rule(
         "a failed reward does not say why",
-        """
+        f"""
         SELECT concat(group_id, '/', index) FROM trajectories
-        WHERE run_id = :run AND status = 'failed' AND reward_error = ''
+        WHERE run_id = :run AND status = {FAILED} AND reward_error = ''
         """,
     ),
 )
 
-COUNTS = """
-SELECT coalesce(sum((status = 'scored')::int), 0) AS "trajectories scored",
-       coalesce(sum((status = 'failed')::int), 0) AS "failed"
+COUNTS = f"""
+SELECT coalesce(sum((status = {SCORED})::int), 0) AS "trajectories scored",
+       coalesce(sum((status = {FAILED})::int), 0) AS "failed"
 FROM trajectories WHERE run_id = :run
 """
 

@@ -1,10 +1,12 @@
 """L8: a turn ends once, nothing is stored after its end, and every row was stored by the attempt that owned the
 trajectory at that time."""
 
+from ...activities.store.literals import listed
+from ...schemas.status import TrajectoryStatus
 from .check import AuditedRun, Check, Rule
 
-ENDED = "('finished', 'scored', 'failed')"
-"""Statuses of trajectories whose last turn is complete: a reward fails only after that."""
+ENDED = listed(TrajectoryStatus.FINISHED, TrajectoryStatus.SCORED, TrajectoryStatus.FAILED)
+"""Statuses of trajectories whose every turn is finished: a reward fails only after that."""
 
 RULES = (
     Rule(
@@ -21,28 +23,26 @@ RULES = (
         """,
     ),
     Rule(
-        "a finished turn has not exactly one end",
-        f"""
-        SELECT concat(t.group_id, '/', t.index, ' is ', t.status, ', turn ', coalesce(s.turn, 0), ' has ',
-                      coalesce(s.ends, 0), ' ends')
-        FROM trajectories t LEFT JOIN (
-            SELECT group_id, index, turn, count("end") AS ends,
-                   turn = max(turn) OVER (PARTITION BY group_id, index) AS last
+        "a turn ended more than once, or otherwise than its last segment",
+        """
+        SELECT concat(t.group_id, '/', t.index, ' turn ', t.turn, ' ended as ', coalesce(t."end", 'nothing'),
+                      ', its segments as ', coalesce(s.ends, 'nothing'))
+        FROM turns t LEFT JOIN (
+            SELECT group_id, index, turn, string_agg("end", ', ' ORDER BY seq) AS ends
             FROM segments WHERE run_id = :run GROUP BY group_id, index, turn
-        ) s USING (group_id, index)
-        WHERE t.run_id = :run AND coalesce(s.ends, 0) <> 1 AND (t.status IN {ENDED} OR NOT s.last)
+        ) s USING (group_id, index, turn)
+        WHERE t.run_id = :run AND t."end" IS DISTINCT FROM s.ends
         """,
     ),
     Rule(
-        "a trajectory ended otherwise than its last turn",
+        "a trajectory went on, or was finished, before a turn had ended",
         f"""
-        SELECT concat(t.group_id, '/', t.index, ' ended as ', coalesce(t."end", 'nothing'), ', its last turn as ',
-                      s."end")
-        FROM trajectories t JOIN (
-            SELECT group_id, index, "end", row_number() OVER (PARTITION BY group_id, index ORDER BY turn DESC) AS place
-            FROM segments WHERE run_id = :run AND "end" IS NOT NULL
-        ) s USING (group_id, index)
-        WHERE t.run_id = :run AND s.place = 1 AND t.status IN {ENDED} AND t."end" IS DISTINCT FROM s."end"
+        SELECT concat(t.group_id, '/', t.index, ' is ', t.status, ', turn ', coalesce(u.turn, 0), ' has no end')
+        FROM trajectories t LEFT JOIN (
+            SELECT group_id, index, turn, "end", turn = max(turn) OVER (PARTITION BY group_id, index) AS last
+            FROM turns WHERE run_id = :run
+        ) u USING (group_id, index)
+        WHERE t.run_id = :run AND u."end" IS NULL AND (t.status IN ({ENDED}) OR NOT u.last)
         """,
     ),
     Rule(
@@ -68,11 +68,11 @@ RULES = (
 )
 
 COUNTS = """
-SELECT count(*) AS "turns", sum(ended) AS "ended", sum((attempts > 1)::int) AS "by several attempts"
-FROM (
-    SELECT count("end") AS ended, count(DISTINCT fence) AS attempts
-    FROM segments WHERE run_id = :run GROUP BY group_id, index, turn
-) turns
+SELECT count(*) AS "turns", count("end") AS "ended",
+       (SELECT count(*) FROM (
+            SELECT FROM segments WHERE run_id = :run GROUP BY group_id, index, turn HAVING count(DISTINCT fence) > 1
+       ) shared) AS "by several attempts"
+FROM turns WHERE run_id = :run
 """
 
 

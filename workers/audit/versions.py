@@ -10,20 +10,23 @@ from pathlib import Path
 
 from sqlalchemy import Connection, select, text
 
+from ...activities.store.literals import listed
 from ...activities.weights.transport import WeightTransport
 from ...activities.weights.transports import every_transport
 from ...schemas.errors import WeightsRefused
 from ...schemas.ids import RunId, Version
+from ...schemas.messages.data import Purpose
+from ...schemas.status import GroupStatus
 from ...schemas.tables import WeightVersion
 from ...schemas.weights import WeightManifest
 from .check import AuditedRun, Check, Finding, finding
 
 NEEDED = text(
-    """
+    f"""
     SELECT max(version) FROM weight_versions WHERE run_id = :run
     UNION
     SELECT version_tag FROM groups
-    WHERE run_id = :run AND purpose = 'train' AND status IN ('live', 'complete')
+    WHERE run_id = :run AND purpose = {listed(Purpose.TRAIN)} AND status = {listed(GroupStatus.LIVE)}
     """
 )
 """The newest, which instances pull, and the tags of groups that may still be trained on."""

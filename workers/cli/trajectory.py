@@ -64,17 +64,28 @@ def lines(shown: Shown) -> list[str]:
     ]
     if trajectory.reward_error:
         told.append(f"reward error: {trajectory.reward_error}")
+    if trajectory.reward_metrics:
+        told.append("reward metrics: " + ", ".join(f"{name} {v:g}" for name, v in trajectory.reward_metrics.items()))
     for segment in shown.segments:
-        ids = decode_ids(segment.token_ids)
-        told.append(
-            f"turn {segment.turn} segment {segment.seq}: v{segment.version} on {segment.instance}, "
-            f"{segment.tokens} tokens, mean log-prob {_mean(decode_logprobs(segment.logprobs))}, "
-            f"{(segment.finished_at - segment.started_at).total_seconds():.2f} s, {segment.end or 'goes on'}"
-        )
-        told.append(f"  {shown.tokenizer.decode(ids, skip_special_tokens=False)!r}")
+        told.append(f"turn {segment.turn} segment {segment.seq}: {_described(segment)}")
+        told.append(f"  {shown.tokenizer.decode(decode_ids(segment.token_ids), skip_special_tokens=False)!r}")
     if not shown.segments:
         told.append("no segment yet")
     return told
+
+
+def _described(segment: Segment) -> str:
+    if segment.logprobs is None:
+        return f"{segment.kind}, {segment.tokens} tokens"
+    facts = [
+        f"v{segment.version} on {segment.instance}",
+        f"{segment.tokens} tokens",
+        f"mean log-prob {_mean(decode_logprobs(segment.logprobs))}",
+        f"{(segment.finished_at - segment.started_at).total_seconds():.2f} s",
+    ]
+    if segment.kv_kept is not None:
+        facts.append("KV cache kept" if segment.kv_kept else "KV cache rebuilt")
+    return ", ".join([*facts, segment.end or "to be continued"])
 
 
 def _mean(values: list[float]) -> str:

@@ -6,19 +6,24 @@ position is in its workflow, which the batches are recorded by.
 
 from sqlalchemy import Engine, TextClause, text
 
-from ...activities.store.groups import CUT_SHORT, EXITS
+from ...activities.store.literals import listed
 from ...schemas.ids import RunId
+from ...schemas.messages.data import Purpose
 from ...schemas.messages.training import DataPosition
+from ...schemas.status import GROUP_EXITS, GroupStatus
+
+EXPLAINED = tuple(status for status in GROUP_EXITS if status is not GroupStatus.ABORTED)
+"""An aborted group explains nothing: its prompt is drawn again."""
 
 POSITION: TextClause = text(
-    """
+    f"""
     WITH drawn AS (
         SELECT g.epoch::bigint * r.prompts + g.position AS place,
-               g.status = ANY(:explained) AS explained,
+               g.status IN ({listed(*EXPLAINED)}) AS explained,
                EXISTS (SELECT 1 FROM batch_members m
                        WHERE m.run_id = :run AND m.group_id = g.group_id AND m.buffer < :version) AS trained
         FROM groups g JOIN runs r USING (run_id)
-        WHERE g.run_id = :run AND g.purpose = 'train' AND g.epoch >= r.first_epoch
+        WHERE g.run_id = :run AND g.purpose = {listed(Purpose.TRAIN)} AND g.epoch >= r.first_epoch
     ),
     places AS (
         SELECT place, bool_or(trained) AS trained, bool_or(trained OR explained) AS settled FROM drawn GROUP BY place
@@ -30,7 +35,7 @@ POSITION: TextClause = text(
            coalesce(open.first, r.first_epoch::bigint * r.prompts) AS first,
            (SELECT count(DISTINCT group_id) FROM batch_members WHERE run_id = :run AND buffer < :version) AS groups,
            (SELECT count(*) FROM batch_members WHERE run_id = :run AND buffer < :version) AS trajectories,
-           (SELECT coalesce(array_agg(place ORDER BY place), '{}') FROM places WHERE trained AND place >= open.first)
+           (SELECT coalesce(array_agg(place ORDER BY place), '{{}}') FROM places WHERE trained AND place >= open.first)
                AS ahead
     FROM runs r, open WHERE r.run_id = :run
     """
@@ -38,17 +43,17 @@ POSITION: TextClause = text(
 """A place may be drawn again, after the end of a run had cut its group short: what became of the place counts."""
 
 LEFT: TextClause = text(
-    """
+    f"""
     SELECT status, count(*) FROM groups
-    WHERE run_id = :run AND purpose = 'train' AND status = ANY(:exits) GROUP BY status ORDER BY status
+    WHERE run_id = :run AND purpose = {listed(Purpose.TRAIN)} AND status IN ({listed(*GROUP_EXITS)})
+    GROUP BY status ORDER BY status
     """
 )
 
 
 def data_position(store: Engine, run_id: RunId, version: int) -> DataPosition:
     """Of the batches below `version`, which are those that its weights were trained on."""
-    explained = [status for status in EXITS if status != CUT_SHORT]
-    values = {"run": run_id, "version": version, "exits": list(EXITS), "explained": explained}
+    values = {"run": run_id, "version": version}
     with store.connect() as connection:
         row = connection.execute(POSITION, values).one()
         left = {status: count for status, count in connection.execute(LEFT, values)}  # noqa: C416  (rows are no pairs)

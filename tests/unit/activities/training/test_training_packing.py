@@ -53,7 +53,8 @@ def test_packed_log_probs_are_those_of_each_sequence_alone(
 
 
 def sequence(prompt: int, ids: torch.Tensor, rollout: torch.Tensor, reward: float | None) -> SampledSequence:
-    return SampledSequence(0, prompt, ids, rollout, reward, torch.zeros(len(rollout), dtype=torch.int32))
+    versions, mask = torch.zeros(len(rollout), dtype=torch.int32), torch.ones(len(rollout), dtype=torch.bool)
+    return SampledSequence(0, prompt, ids, rollout, reward, versions, mask)
 
 
 def test_missing_log_probs_and_rewards_leave_their_tokens_out_and_are_counted() -> None:
