@@ -156,7 +156,7 @@ async def stored_segments(store: AsyncEngine, index: int = 0, group: GroupId = G
             row.version,
             row.fence,
             decode_ids(row.token_ids),
-            decode_logprobs(row.logprobs),
+            decode_logprobs(row.logprobs or b""),
             row.end,
             row.started_at,
             row.finished_at,

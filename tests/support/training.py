@@ -47,6 +47,7 @@ def synthetic_batch(
     max_response: int = 20,
     reward: Callable[[random.Random], float | None] = lambda rng: float(rng.random() < 0.5),
     missing_share: float = 0.0,
+    environment_share: float = 0.0,
 ) -> TrainBatch:
     """Random prompts and responses of random lengths."""
     rng = random.Random(seed)
@@ -56,6 +57,8 @@ def synthetic_batch(
         for _ in range(members):
             response = [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, max_response))]
             rollout = [math.nan if rng.random() < missing_share else -5 * rng.random() for _ in response]
+            sampled = [not environment_share or rng.random() >= environment_share for _ in response]
+            rollout = [value if own else math.nan for value, own in zip(rollout, sampled, strict=True)]
             sequences.append(
                 SampledSequence(
                     group,
@@ -64,7 +67,7 @@ def synthetic_batch(
                     torch.tensor(rollout),
                     reward(rng),
                     torch.zeros(len(response), dtype=torch.int32),
-                    torch.ones(len(response), dtype=torch.bool),
+                    torch.tensor(sampled),
                 )
             )
     return TrainBatch(tuple(sequences))

@@ -10,6 +10,7 @@ from transformers import Qwen2ForCausalLM
 from psrl.activities.training.batch import SampledSequence, TrainBatch
 from psrl.activities.training.logprobs import entropies, log_prob_gap, micro_batch_logits, target_log_probs
 from psrl.activities.training.packing import BatchPlan, cut_rows, plan_batch
+from psrl.schemas.errors import InvariantViolated
 from tests.support.tiny_model import tiny_model, tiny_tokenizer
 from tests.support.training import synthetic_batch
 
@@ -46,7 +47,8 @@ def log_probs_one_by_one(model: Qwen2ForCausalLM, batch: TrainBatch, temperature
 def test_packed_log_probs_are_those_of_each_sequence_alone(
     model: Qwen2ForCausalLM, max_tokens: int, mini_batch_groups: int | None
 ) -> None:
-    batch = synthetic_batch(6, 5, missing_share=0.1, reward=lambda rng: None if rng.random() < 0.1 else 1.0)
+    shares = {"missing_share": 0.1, "environment_share": 0.2}
+    batch = synthetic_batch(6, 5, **shares, reward=lambda rng: None if rng.random() < 0.1 else 1.0)
     plan = plan_batch(batch, mini_batch_groups, max_tokens, CPU)
     packed = log_probs_by_plan(model, batch, plan, temperature=0.7)
     torch.testing.assert_close(packed, log_probs_one_by_one(model, batch, 0.7), atol=1e-5, rtol=0)
@@ -72,6 +74,23 @@ def test_missing_log_probs_and_rewards_leave_their_tokens_out_and_are_counted() 
     assert tokens.sequence.tolist() == [0, 0, 1]
     assert tokens.position.tolist() == [2, 4, 2]
     assert tokens.target.tolist() == [2, 4, 2]
+
+
+def test_the_environments_tokens_are_neither_trained_on_nor_counted_as_missing() -> None:
+    rollout = torch.tensor([-0.1, math.nan, math.nan, -0.4])
+    mask = torch.tensor([True, True, False, True])
+    versions = torch.zeros(4, dtype=torch.int32)
+    tokens = TrainBatch((SampledSequence(0, 1, torch.arange(5), rollout, 1.0, versions, mask),)).tokens
+    assert (tokens.position.tolist(), tokens.untrainable) == ([1, 4], 1)
+    known = torch.full((4,), -0.1)
+    tokens = TrainBatch((SampledSequence(0, 1, torch.arange(5), known, 1.0, versions, mask),)).tokens
+    assert tokens.position.tolist() == [1, 2, 4], "a log-prob does not make a token the policy's"
+
+
+def test_columns_of_different_lengths_are_refused_by_name() -> None:
+    versions, mask = torch.zeros(3, dtype=torch.int32), torch.ones(2, dtype=torch.bool)
+    with pytest.raises(InvariantViolated, match=r"L5: .* has 3 ids, 3 log-probs, 3 versions, 2 mask"):
+        SampledSequence(0, 2, torch.arange(5), torch.zeros(3), 1.0, versions, mask)
 
 
 def test_a_sequence_without_trainable_token_costs_nothing() -> None:
