@@ -17,7 +17,7 @@ from ...schemas.errors import InvariantViolated, RunUnknown
 from ...schemas.ids import RunId
 from ...schemas.messages.data import Purpose
 from ...schemas.messages.training import BatchInfo, BatchRequest
-from ...schemas.status import GroupStatus, TrajectoryStatus
+from ...schemas.status import GroupStatus, SegmentKind, TrajectoryStatus
 from ...schemas.tables import Batch, Group, Run
 from .groups import mark_groups_on
 from .literals import listed
@@ -85,6 +85,28 @@ STALENESS: TextClause = text(
     FROM batch_members WHERE run_id = :run AND buffer = :buffer GROUP BY 1 ORDER BY 1
     """
 )
+
+TOKEN_STALENESS: TextClause = text(
+    f"""
+    SELECT min(m.buffer - s.version), sum((m.buffer - s.version)::bigint * s.tokens)::double precision / sum(s.tokens)
+    FROM batch_members m JOIN segments s USING (run_id, group_id, index)
+    WHERE m.run_id = :run AND m.buffer = :buffer AND s.run_id = :run AND s.group_id = ANY(:taken)
+      AND s.kind = {listed(SegmentKind.SAMPLED)} AND s.tokens > 0
+    """
+)
+
+GROUPS_WAITED: TextClause = text(
+    """
+    SELECT avg(seconds), max(seconds)
+    FROM (
+        SELECT extract(epoch FROM now() - max(t.scored_at))::double precision AS seconds
+        FROM batch_members m JOIN trajectories t USING (run_id, group_id, index)
+        WHERE m.run_id = :run AND m.buffer = :buffer AND t.run_id = :run AND t.group_id = ANY(:taken)
+        GROUP BY m.group_id
+    ) waited
+    """
+)
+"""Since the last of its members was scored."""
 
 
 async def record_batch(engine: AsyncEngine, request: BatchRequest) -> BatchInfo:
@@ -169,11 +191,17 @@ async def _check_members(connection: AsyncConnection, request: BatchRequest, nee
 async def _summary(connection: AsyncConnection, key: dict[str, Any]) -> BatchInfo:
     groups, trajectories, tokens, mean, std, length = (await connection.execute(SUMMARY, key)).one()
     histogram = await connection.execute(STALENESS, key)
+    freshest, age = (await connection.execute(TOKEN_STALENESS, key)).one()
+    waited_mean, waited_max = (await connection.execute(GROUPS_WAITED, key)).one()
     return BatchInfo(
         groups=groups,
         trajectories=trajectories,
         tokens=tokens,
         staleness={age: count for age, count in histogram},  # noqa: C416  (rows are no pairs to dict)
+        token_staleness_min=freshest,
+        token_staleness_mean=age,
+        group_waited_mean_s=waited_mean,
+        group_waited_max_s=waited_max,
         reward_mean=mean,
         reward_std=std,
         response_tokens_mean=length,

@@ -157,6 +157,8 @@ class StartStep(Message):
     checkpoint: bool
     waited_s: float
     """How long the trainer waited for this buffer, by workflow time."""
+    queue_depth: int = 0
+    """Complete groups at the moment the buffer was consumed, those of its batch included."""
 
 
 class StepHeld(Message):
@@ -174,6 +176,8 @@ class StepReport(Message):
     buffer: int
     waited_s: float
     """How long the trainer waited for this buffer, by workflow time."""
+    queue_depth: int = 0
+    """As in `StartStep`."""
     train_started_at: datetime
     """Workflow time at which the first trainer stage was scheduled."""
     published_at: datetime

@@ -42,6 +42,14 @@ class BatchInfo(Message):
     """Sampled tokens that are trained on."""
     staleness: dict[int, int]
     """Histogram: buffer - tag, in versions -> groups."""
+    token_staleness_min: int | None = None
+    """Of the freshest trained token: buffer - version that sampled it. Null in batches that were not measured, as are
+    the next three."""
+    token_staleness_mean: float | None = None
+    """Over all trained tokens."""
+    group_waited_mean_s: float | None = None
+    """From the last score that completed a group to the batch that took it."""
+    group_waited_max_s: float | None = None
     reward_mean: float
     reward_std: float
     response_tokens_mean: float

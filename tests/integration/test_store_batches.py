@@ -1,6 +1,7 @@
 """Batches: the promises L1 (bound), L2 (once) and L10 (a failure is not a zero) hold in the database itself."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from psrl.schemas.messages.training import BatchInfo, BatchRequest
 from psrl.schemas.tables import Batch, BatchMember, Group, Trajectory
 from tests.support.runs import (
     RUN,
+    add_environment,
     add_segment,
     admit,
     config_values,
@@ -68,16 +70,40 @@ async def test_a_batch_takes_the_first_scored_of_each_group_and_leaves_the_rest(
     await finish_scored(run, G1, 2, 1.0)
     info = await make(run, 1, G0, G1)
     assert await members(run) == [(1, G0, 0), (1, G0, 2), (1, G1, 1), (1, G1, 2)]
-    assert info == BatchInfo(
+    assert info.model_copy(update={"group_waited_mean_s": None, "group_waited_max_s": None}) == BatchInfo(
         groups=2,
         trajectories=4,
         tokens=8,
         staleness={1: 2},
+        token_staleness_min=1,
+        token_staleness_mean=1.0,
         reward_mean=1.0,
         reward_std=0.5**0.5,
         response_tokens_mean=2.0,
     )
     assert await statuses(run) == ["trained", "trained", "live"]
+
+
+async def test_staleness_is_also_that_of_the_tokens_and_leaves_out_the_environments(run: AsyncEngine) -> None:
+    for index in range(2):
+        await add_segment(run, G2, index, "abc", version=1, seq=0)
+        await finish_scored(run, G2, index, float(index), text="d", version=2, seq=1)
+    await add_environment(run, G2, 0, "zzzzzz", turn=1)
+    info = await make(run, 2, G2)
+    assert (info.token_staleness_min, info.token_staleness_mean) == (0, pytest.approx((3 * 1 + 1 * 0) / 4))
+
+
+async def test_how_long_a_complete_group_waited_counts_from_its_last_score(run: AsyncEngine) -> None:
+    now = datetime.now(UTC)
+    for group, ages in ((G0, (100, 500)), (G1, (20, 20))):
+        await complete(run, group)
+        for index, age in enumerate(ages):
+            await set_trajectory(run, group, index, scored_at=now - timedelta(seconds=age))
+    info = await make(run, 0, G0, G1)
+    assert info.group_waited_mean_s is not None
+    assert info.group_waited_max_s is not None
+    assert info.group_waited_max_s >= 100
+    assert info.group_waited_max_s - info.group_waited_mean_s == pytest.approx(40)
 
 
 async def test_the_same_buffer_asked_for_again_gives_the_same_batch(run: AsyncEngine) -> None:

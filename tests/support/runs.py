@@ -17,6 +17,7 @@ from psrl.activities.store.codec import encode_ids, encode_logprobs
 from psrl.schemas.ids import GroupId, RunId
 from psrl.schemas.messages.data import Admission, AdmitRequest, DrawRequest
 from psrl.schemas.messages.rollout import SegmentEnd
+from psrl.schemas.status import SegmentKind
 from psrl.schemas.tables import Segment, Trajectory, Turn
 
 RUN = RunId("run-1")
@@ -92,16 +93,28 @@ async def add_segment(
         await connection.execute(insert(Segment).values(row))
 
 
-async def finish(engine: AsyncEngine, group: GroupId, index: int, text: str, version: int = 0) -> None:
+async def add_environment(engine: AsyncEngine, group: GroupId, index: int, text: str, *, turn: int) -> None:
+    """What the environment says at the beginning of a turn."""
+    now = datetime.now(UTC)
+    key = {"run_id": RUN, "group_id": group, "index": index, "turn": turn}
+    ids = ids_of(text)
+    row = {**key, "seq": 0, "kind": SegmentKind.ENVIRONMENT, "fence": 1, "tokens": len(ids)}
+    async with engine.begin() as connection:
+        await connection.execute(insert(Turn).values({**key, "started_at": now}))
+        row |= {"token_ids": encode_ids(ids), "started_at": now, "finished_at": now}
+        await connection.execute(insert(Segment).values(row))
+
+
+async def finish(engine: AsyncEngine, group: GroupId, index: int, text: str, version: int = 0, *, seq: int = 0) -> None:
     """The trajectory's one turn is complete."""
-    await add_segment(engine, group, index, text, version=version)
+    await add_segment(engine, group, index, text, version=version, seq=seq)
     await set_trajectory(engine, group, index, status="finished", tokens=len(text), finished_at=func.now())
 
 
 async def finish_scored(
-    engine: AsyncEngine, group: GroupId, index: int, reward: float, *, text: str = "ab", version: int = 0
+    engine: AsyncEngine, group: GroupId, index: int, reward: float, *, text: str = "ab", version: int = 0, seq: int = 0
 ) -> None:
-    await finish(engine, group, index, text, version=version)
+    await finish(engine, group, index, text, version=version, seq=seq)
     await set_trajectory(engine, group, index, status="scored", reward=reward, scored_at=func.clock_timestamp())
 
 

@@ -50,7 +50,7 @@ def render(rows: RunRows, summary: RunSummary) -> str:
 
 def facts_of(summary: RunSummary) -> list[tuple[str, str]]:
     """Name and value, for the page and for the terminal."""
-    split = summary.time_split
+    split, queue = summary.time_split, summary.queue
     histogram = ", ".join(f"{age}: {groups}" for age, groups in summary.staleness_histogram.items())
     return [
         (f"reward, {averaged(summary.steps)}", f"{number(summary.reward_first)} → {number(summary.reward_last)}"),
@@ -58,6 +58,19 @@ def facts_of(summary: RunSummary) -> list[tuple[str, str]]:
         ("steps", f"{summary.steps} of {summary.total_steps}"),
         ("trained trajectories, tokens", f"{summary.trajectories:,}, {summary.tokens:,}"),
         ("staleness: groups", histogram or "–"),
+        (
+            "staleness per token, mean and least",
+            f"{number(summary.token_staleness_mean, 2)}, {whole(summary.token_staleness_min)}",
+        ),
+        ("complete groups when a batch was taken, mean", number(queue.depth_mean, 1)),
+        (
+            "a complete group waited for its batch, mean and longest",
+            f"{seconds(queue.group_waited_mean_s)}, {seconds(queue.group_waited_max_s)}",
+        ),
+        (
+            "the trainer waited for a batch, mean and longest",
+            f"{seconds(queue.trainer_waited_mean_s)}, {seconds(queue.trainer_waited_max_s)}",
+        ),
         ("engines generated while the trainer was busy", share(summary.overlap_share)),
         ("trainer idle", share(summary.trainer_idle_share)),
         (
@@ -65,20 +78,27 @@ def facts_of(summary: RunSummary) -> list[tuple[str, str]]:
             "–" if summary.engine_gap_mean_abs is None else f"{summary.engine_gap_mean_abs:.1e}",
         ),
         ("untrainable tokens", f"{summary.untrainable_tokens:,}"),
-        ("wall time", f"{summary.wall_s:.1f} s"),
+        ("wall time", seconds(summary.wall_s)),
         (
             "start, wait, train, publish, other",
             ", ".join(
-                f"{seconds:.1f} s"
-                for seconds in (split.start_s, split.wait_s, split.train_s, split.publish_s, split.other_s)
+                seconds(spent) for spent in (split.start_s, split.wait_s, split.train_s, split.publish_s, split.other_s)
             ),
         ),
-        ("engines generated for", f"{split.generate_s:.1f} s"),
+        ("engines generated for", seconds(split.generate_s)),
     ]
 
 
-def number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+def number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def whole(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} s"
 
 
 def share(value: float | None) -> str:

@@ -1,5 +1,6 @@
 """The plots of a report, one function each: what is on the axes, and nothing else."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -11,7 +12,10 @@ ENGINE, TRAINER, WAITING, PUBLISHING = "#2a7f9e", "#d9822b", "#c5cbd3", "#7a5195
 
 
 def figures(rows: RunRows, summary: RunSummary) -> list[Any]:
-    made = [_reward(rows), _validation(rows), _staleness(summary), _lengths(rows), _gap(rows), _times(rows)]
+    made = [
+        *(_reward(rows), _validation(rows), _staleness(summary), _token_staleness(rows)),
+        *(_lengths(rows), _gap(rows), _times(rows), _waiting(rows), _depth(rows)),
+    ]
     return [figure for figure in made if figure is not None]
 
 
@@ -60,6 +64,46 @@ def _staleness(summary: RunSummary) -> Any:
     )
     figure.update_xaxes(dtick=1)
     return figure
+
+
+def _token_staleness(rows: RunRows) -> Any:
+    return _per_step(
+        _figure("Staleness of the trained tokens", "step", "buffer minus version of the token"),
+        rows,
+        [
+            ("mean", [step.batch.token_staleness_mean for step in rows.steps], ENGINE),
+            ("least", [step.batch.token_staleness_min for step in rows.steps], WAITING),
+        ],
+    )
+
+
+def _waiting(rows: RunRows) -> Any:
+    return _per_step(
+        _figure("Waiting between generation and training", "step", "seconds"),
+        rows,
+        [
+            ("complete groups, mean", [step.batch.group_waited_mean_s for step in rows.steps], ENGINE),
+            ("complete groups, longest", [step.batch.group_waited_max_s for step in rows.steps], WAITING),
+            ("the trainer", [step.waited_s for step in rows.steps], TRAINER),
+        ],
+    )
+
+
+def _depth(rows: RunRows) -> Any:
+    return _per_step(
+        _figure("Complete groups when the batch was taken", "step", "groups"),
+        rows,
+        [("complete", [step.queue_depth or None for step in rows.steps], ENGINE)],
+    )
+
+
+def _per_step(figure: Any, rows: RunRows, lines: Sequence[tuple[str, Sequence[float | None], str]]) -> Any:
+    """One line each; a step that was not measured is a gap in it. No figure when nothing was."""
+    measured = [line for line in lines if any(value is not None for value in line[1])]
+    for name, values, colour in measured:
+        steps = [step.buffer for step in rows.steps]
+        figure.add_scatter(x=steps, y=list(values), mode="lines", name=name, line_color=colour)
+    return figure if measured else None
 
 
 def _lengths(rows: RunRows) -> Any:

@@ -7,8 +7,10 @@ from datetime import datetime
 from sqlalchemy import Engine, func, select, text
 from sqlalchemy.orm import Session
 
+from ...activities.store.literals import listed
 from ...schemas.errors import RunUnknown, nearest
 from ...schemas.messages.run import StepReport
+from ...schemas.status import SegmentKind
 from ...schemas.tables import BatchMember, EvaluationResult, Run, StepMetric
 
 Interval = tuple[float, float]
@@ -79,6 +81,6 @@ def _generating(session: Session, run_id: str) -> tuple[Interval, ...]:
     merged = text(
         "SELECT extract(epoch FROM lower(span)), extract(epoch FROM upper(span)) FROM ("
         " SELECT unnest(range_agg(tstzrange(started_at, finished_at, '[]'))) AS span"
-        " FROM segments WHERE run_id = :run_id) AS spans ORDER BY 1"
+        f" FROM segments WHERE run_id = :run_id AND kind = {listed(SegmentKind.SAMPLED)}) AS spans ORDER BY 1"
     )
     return tuple((float(begin), float(end)) for begin, end in session.execute(merged, {"run_id": run_id}))

@@ -2,11 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from ...schemas.messages.run import StepReport
 from .rows import Interval, RunRows
+
+Number = TypeVar("Number", int, float)
 
 ENDS = 10
 """Steps at each end of a run whose rewards are averaged: one step's mean is noisy."""
@@ -35,6 +38,23 @@ class TimeSplit(BaseModel):
     """At least one engine generated."""
 
 
+class Queue(BaseModel):
+    """What lies between generation and training, by three measures that say different things: a deep queue means that
+    generation is ahead, groups that wait long are trained on stale, and a trainer that waits is starved. Null where the
+    run has no step that measured it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    depth_mean: float | None
+    """Complete groups when a batch was taken, its own included: mean over steps."""
+    group_waited_mean_s: float | None
+    """From a group's last score to the batch that took it: mean over trained groups."""
+    group_waited_max_s: float | None
+    trainer_waited_mean_s: float | None
+    """From the end of a step to the next batch: mean over steps."""
+    trainer_waited_max_s: float | None
+
+
 class RunSummary(BaseModel):
     """What `psrl report --json` prints."""
 
@@ -59,6 +79,11 @@ class RunSummary(BaseModel):
     """Trained on."""
     staleness_histogram: dict[int, int]
     """Buffer minus version tag, in versions, to groups."""
+    token_staleness_min: int | None
+    """Buffer minus the version that sampled the token: of the freshest trained token of all."""
+    token_staleness_mean: float | None
+    """Over all trained tokens."""
+    queue: Queue
     overlap_share: float | None
     """Share of the trainer's busy time during which an engine generated."""
     trainer_idle_share: float | None
@@ -92,6 +117,9 @@ def summarize(rows: RunRows) -> RunSummary:
         trajectories=rows.trained_trajectories,
         tokens=sum(step.batch.tokens for step in steps),
         staleness_histogram=staleness(steps),
+        token_staleness_min=min(_known(step.batch.token_staleness_min for step in steps), default=None),
+        token_staleness_mean=_weighted((step.batch.token_staleness_mean, step.batch.tokens) for step in steps),
+        queue=_queue(steps),
         overlap_share=_overlap_share(steps, rows.generating),
         trainer_idle_share=waited / (waited + busy) if waited + busy > 0 else None,
         engine_gap_mean_abs=mean(
@@ -116,6 +144,28 @@ def averaged(steps: int) -> str:
 def mean(values: Sequence[float]) -> float | None:
     """None for no values: a missing number is not 0."""
     return sum(values) / len(values) if values else None
+
+
+def _known(values: Iterable[Number | None]) -> list[Number]:
+    return [value for value in values if value is not None]
+
+
+def _weighted(values: Iterable[tuple[float | None, int]]) -> float | None:
+    """The mean of what was measured, each value as often as its weight says."""
+    measured = [(value, weight) for value, weight in values if value is not None and weight]
+    total = sum(weight for _, weight in measured)
+    return sum(value * weight for value, weight in measured) / total if total else None
+
+
+def _queue(steps: Sequence[StepReport]) -> Queue:
+    waited = [step.waited_s for step in steps]
+    return Queue(
+        depth_mean=mean([step.queue_depth for step in steps if step.queue_depth]),
+        group_waited_mean_s=_weighted((step.batch.group_waited_mean_s, step.batch.groups) for step in steps),
+        group_waited_max_s=max(_known(step.batch.group_waited_max_s for step in steps), default=None),
+        trainer_waited_mean_s=mean(waited),
+        trainer_waited_max_s=max(waited, default=None),
+    )
 
 
 def staleness(steps: Iterable[StepReport]) -> dict[int, int]:

@@ -39,6 +39,8 @@ def scalars(step: StepReport) -> Iterator[tuple[str, float]]:
     groups = step.batch.staleness
     if total := sum(groups.values()):
         yield "batch/staleness_mean", sum(age * count for age, count in groups.items()) / total
+    if step.queue_depth:
+        yield "queue/depth", float(step.queue_depth)
     yield "time/waited_s", step.waited_s
     yield "time/train_s", (step.published_at - step.train_started_at).total_seconds()
 

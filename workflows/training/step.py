@@ -47,6 +47,7 @@ class TrainStep:
             run_id=start.run_id,
             buffer=buffer,
             waited_s=start.waited_s,
+            queue_depth=start.queue_depth,
             train_started_at=began,
             published_at=workflow.now(),
             batch=batch,

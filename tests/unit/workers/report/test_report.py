@@ -87,6 +87,40 @@ def test_the_staleness_histogram_sums_the_groups_of_all_steps() -> None:
     assert summary.staleness_histogram == {0: 5, 1: 3}
 
 
+def test_the_staleness_of_tokens_is_weighted_by_how_many_each_step_trained() -> None:
+    steps = [
+        step_report(0, tokens=300, token_staleness_mean=0.0, token_staleness_min=0),
+        step_report(1, tokens=100, token_staleness_mean=2.0, token_staleness_min=1),
+        step_report(2, tokens=900),
+    ]
+    summary = summarize(rows(steps))
+    assert (summary.token_staleness_min, summary.token_staleness_mean) == (0, pytest.approx(0.5))
+
+
+def test_depth_waiting_groups_and_waiting_trainer_are_three_measures() -> None:
+    steps = [
+        step_report(0, depth=4, waited=3, group_waited_mean_s=1.0, group_waited_max_s=5.0),
+        step_report(1, depth=8, waited=1, group_waited_mean_s=2.0, group_waited_max_s=2.5),
+    ]
+    queue = summarize(rows(steps)).queue
+    assert queue.depth_mean == pytest.approx(6)
+    assert (queue.group_waited_mean_s, queue.group_waited_max_s) == pytest.approx((1.5, 5))
+    assert (queue.trainer_waited_mean_s, queue.trainer_waited_max_s) == pytest.approx((2, 3))
+    facts = dict(facts_of(summarize(rows(steps))))
+    assert facts["complete groups when a batch was taken, mean"] == "6.0"
+    assert facts["a complete group waited for its batch, mean and longest"] == "1.5 s, 5.0 s"
+    assert facts["the trainer waited for a batch, mean and longest"] == "2.0 s, 3.0 s"
+
+
+def test_what_older_steps_did_not_measure_is_missing_and_not_zero() -> None:
+    summary = summarize(rows([step_report(0)]))
+    assert (summary.token_staleness_min, summary.token_staleness_mean) == (None, None)
+    assert (summary.queue.depth_mean, summary.queue.group_waited_mean_s, summary.queue.group_waited_max_s) == (
+        None,
+    ) * 3
+    assert dict(facts_of(summary))["staleness per token, mean and least"] == "–, –"
+
+
 def test_overlap_is_the_share_of_training_time_in_which_an_engine_generated() -> None:
     steps = [step_report(0, started=10, published=14), step_report(1, started=20, published=24)]
     summary = summarize(rows(steps, generating=[(0, 11), (13, 22)]))
@@ -124,11 +158,15 @@ def test_a_run_in_progress_lasts_until_its_newest_sign_of_life() -> None:
 
 
 def test_the_page_holds_every_plot_and_needs_no_network(tmp_path: Path) -> None:
-    given = rows([step_report(i) for i in range(3)], [Evaluated(0, 0.1), Evaluated(3, 0.4)], [(0, 1)])
+    measured = {"token_staleness_mean": 0.5, "group_waited_mean_s": 1.0}
+    steps = [step_report(i, depth=5, **measured) for i in range(3)]
+    given = rows(steps, [Evaluated(0, 0.1), Evaluated(3, 0.4)], [(0, 1)])
     file = tmp_path / "reports" / "run.html"
     write_page(given, summarize(given), file)
     page = file.read_text()
-    for title in ("Reward", "Validation", "Staleness", "Response length", "Log-prob gap", "Time per step"):
+    titles = ("Reward", "Validation", "Staleness of the trained groups", "Staleness of the trained tokens")
+    titles += ("Response length", "Log-prob gap", "Time per step", "Waiting between", "Complete groups when")
+    for title in titles:
         assert title in page
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=[\"']?https?:", page)
 
