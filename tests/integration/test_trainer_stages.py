@@ -18,7 +18,7 @@ from psrl.activities.weights.transports import open_transport
 from psrl.schemas.config import PsMode
 from psrl.schemas.errors import InstanceBusy, InvariantViolated, ModelError, RunUnknown, StorageFull, WeightsRefused
 from psrl.schemas.ids import RunId
-from psrl.schemas.tables import Checkpoint, Run, Trajectory
+from psrl.schemas.tables import Checkpoint, Run, Segment, Trajectory
 from psrl.schemas.weights import Checksum
 from psrl.workers.trainer.batches import read_batch
 from psrl.workers.trainer.stages import Stages
@@ -297,7 +297,7 @@ def test_a_frozen_policy_steps_and_publishes_and_never_changes(lab: Lab) -> None
 def test_a_response_that_was_cut_by_its_length_is_masked_where_the_run_asks_for_it(lab: Lab, engine: Engine) -> None:
     lab.fill(algorithm={"mask_truncated": True})
     with engine.begin() as connection:
-        connection.execute(update(Trajectory).where(Trajectory.index == 1).values(end="length"))
+        connection.execute(update(Segment).where(Segment.index == 1, Segment.end.is_not(None)).values(end="length"))
     stats = lab.life().log_probs(RUN, 0)
     batch = read_batch(lab.engine, RUN, 0)
     assert [s.truncated for s in batch.sequences[:4]] == [False, True, False, False]
