@@ -75,6 +75,11 @@ class Unreachable(RetryableError):
     """PostgreSQL, Temporal or the coordinator did not answer; says what was tried and for how long."""
 
 
+class NotOurs(Unreachable):
+    """A server of another stack answers at an address of ours (L14). Ours may come back, hence retryable; nothing is
+    read from this one, written to it or started there."""
+
+
 class EngineUnavailable(RetryableError):
     """The engine is not in a state that can serve this call (starting, paused too long, being repaired)."""
 
@@ -105,7 +110,16 @@ class LedgerError(FatalError):
 
 
 class InvariantViolated(FatalError):
-    """One of the promises L1-L13 does not hold; names the promise and the ids."""
+    """One of the promises L1-L14 does not hold; names the promise and the ids."""
+
+
+def another_stacks(what: str, address: str, found: str, expected: str) -> NotOurs:
+    """The one message for every server that is another stack's."""
+    return NotOurs(
+        f"{address} is the {what} of another stack ({found}, ours is {expected}). `psrl up` moves a server of this "
+        "stack to another port; one that was replaced on purpose is accepted with "
+        "`psrl up --accept-changed-servers`"
+    )
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -310,3 +310,10 @@ class Checkpoint(Base):
     path: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     __table_args__ = (ForeignKeyConstraint(["run_id"], ["runs.run_id"], ondelete="CASCADE"),)
+
+
+class StoreIdentity(Base):
+    """One row, written by the migration that makes the table: by it a stack knows its own database (L14)."""
+
+    __tablename__ = "store_identity"
+    id: Mapped[str] = mapped_column(primary_key=True)

@@ -22,7 +22,7 @@ from ..activities.store.migrate import require_current
 from ..activities.store.reach import require_reachable
 from ..schemas.ids import CPU_QUEUE
 from ..schemas.stack import Stack
-from .process import connect, run_worker
+from .process import join, run_worker
 
 MAX_ACTIVITIES = 128
 """Scoring tasks at the same time; calls of the function itself are limited by reward.max_concurrency."""
@@ -35,10 +35,10 @@ WATCHDOG_REARM_S = 5.0
 
 
 async def main(stack: Stack, stop: asyncio.Event) -> None:
-    await asyncio.to_thread(require_reachable, stack.postgres_url)
+    await asyncio.to_thread(require_reachable, stack.postgres_url, store_id=stack.store_id)
     await asyncio.to_thread(require_current, stack.postgres_url)
-    client = await connect(stack.temporal_address, stack.namespace)
-    store = async_engine(stack.postgres_url)
+    client = await join(stack)
+    store = async_engine(stack.postgres_url, store_id=stack.store_id)
     watchdog = asyncio.create_task(_watchdog())
     try:
         async with cpu_worker(client, store, len(stack.instances)):

@@ -23,7 +23,7 @@ from ..workflows.rollout.group import RolloutGroup
 from ..workflows.rollout.instance import RolloutInstance
 from ..workflows.run.training_run import TrainingRun
 from ..workflows.training.step import TrainStep
-from .process import connect, run_worker
+from .process import join, run_worker
 
 WORKFLOWS = (TrainingRun, RolloutGroup, TrainStep, RolloutInstance, Evaluation)
 
@@ -35,11 +35,11 @@ GRACE = timedelta(seconds=5)
 
 
 async def main(stack: Stack, stop: asyncio.Event) -> None:
-    client = await connect(stack.temporal_address, stack.namespace)
-    await asyncio.to_thread(require_reachable, stack.postgres_url)
+    client = await join(stack)
+    await asyncio.to_thread(require_reachable, stack.postgres_url, store_id=stack.store_id)
     await asyncio.to_thread(require_current, stack.postgres_url)
-    store = async_engine(stack.postgres_url)
-    coordinator = CoordinatorClient(stack.coordinator_address)
+    store = async_engine(stack.postgres_url, store_id=stack.store_id)
+    coordinator = CoordinatorClient(stack.coordinator_address, stack.stack_id)
     try:
         async with orchestrator(client, StoreActivities(store), RoutingActivities(coordinator)):
             await stop.wait()

@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 import grpc
 import grpc.aio
 
-from ...schemas.errors import FatalError, Unreachable
+from ...schemas.errors import FatalError, Unreachable, another_stacks
 from ...schemas.messages.fleet import FleetSnapshot
 from ...schemas.messages.rollout import (
     DispatchPlan,
@@ -23,6 +23,7 @@ from ...schemas.messages.rollout import (
 from ...schemas.proto import coordinator_pb2 as pb
 from ...schemas.proto.coordinator_pb2_grpc import CoordinatorStub
 from ...schemas.silence import why_silent
+from .identity import REFUSED, STACK_KEY
 from .wire import decode, encode
 
 CALL_TIMEOUT_S = 5.0
@@ -38,10 +39,12 @@ _OPTIONS = [
 
 
 class CoordinatorClient:
-    """One channel to one coordinator; belongs to the event loop of its first call."""
+    """One channel to one coordinator; belongs to the event loop of its first call. With `stack_id`, each call says
+    whose it is, and the coordinator of another stack refuses it (L14)."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, stack_id: str = "") -> None:
         self.address = address
+        self._stack_id = stack_id
         self._channel: Any = None
         self._stub: Any = None
 
@@ -78,8 +81,11 @@ class CoordinatorClient:
             self._stub = cast(Any, CoordinatorStub)(self._channel)
         began = time.monotonic()
         try:
-            return await getattr(self._stub, method)(request, timeout=timeout_s)
+            whose = ((STACK_KEY, self._stack_id),) if self._stack_id else None
+            return await getattr(self._stub, method)(request, timeout=timeout_s, metadata=whose)
         except grpc.aio.AioRpcError as error:
+            if error.code() is REFUSED:
+                raise another_stacks("coordinator", self.address, str(error.details()), self._stack_id) from error
             if error.code() in _GONE:
                 tried = f"{method} for {time.monotonic() - began:.1f} s"
                 why = why_silent(error.details())

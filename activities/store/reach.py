@@ -10,9 +10,10 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import InterfaceError, OperationalError, ProgrammingError
 
-from ...schemas.errors import StoreRevisionMismatch, Unreachable
+from ...schemas.errors import StoreRevisionMismatch, Unreachable, another_stacks
 from ...schemas.silence import why_silent
 from .engine import sync_engine
+from .identity import AnotherStore
 
 TIMEOUT_S = 60.0
 PAUSE_S = 0.5
@@ -21,14 +22,14 @@ COMMAND_CONNECT_S = 5
 
 
 @contextmanager
-def opened(url: str) -> Iterator[Engine]:
-    """For the time of one command. Raises `Unreachable` when PostgreSQL does not answer, then or later, and
-    `StoreRevisionMismatch` when it has other tables."""
-    engine = sync_engine(url, COMMAND_CONNECT_S)
+def opened(url: str, store_id: str = "") -> Iterator[Engine]:
+    """For the time of one command. Raises `Unreachable` when PostgreSQL does not answer, then or later, `NotOurs` when
+    it is another stack's, and `StoreRevisionMismatch` when it has other tables."""
+    engine = sync_engine(url, COMMAND_CONNECT_S, store_id)
     try:
         yield engine
     except (OperationalError, InterfaceError) as error:
-        raise Unreachable(f"{_named(url)} did not answer: {why_silent(error.orig)}. {_WHAT_TO_DO}") from error
+        raise _told(url, error, "did not answer") from error
     except ProgrammingError as error:
         if not isinstance(error.orig, UndefinedTable | UndefinedColumn):
             raise
@@ -40,9 +41,10 @@ def opened(url: str) -> Iterator[Engine]:
         engine.dispose()
 
 
-def require_reachable(url: str, timeout_s: float = TIMEOUT_S) -> None:
-    """Returns as soon as the server answers a query. Raises `Unreachable` saying what was tried and for how long."""
-    engine = sync_engine(url)
+def require_reachable(url: str, timeout_s: float = TIMEOUT_S, store_id: str = "") -> None:
+    """Returns as soon as our server answers a query. Raises `Unreachable` saying what was tried and for how long, or
+    `NotOurs`."""
+    engine = sync_engine(url, store_id=store_id)
     deadline = time.monotonic() + timeout_s
     try:
         while True:
@@ -51,19 +53,26 @@ def require_reachable(url: str, timeout_s: float = TIMEOUT_S) -> None:
                 return
             except OperationalError as error:
                 if time.monotonic() >= deadline:
-                    raise Unreachable(
-                        f"{_named(url)} did not answer within {timeout_s:.0f} s: {why_silent(error.orig)}. "
-                        f"{_WHAT_TO_DO}"
-                    ) from error
+                    raise _told(url, error, f"did not answer within {timeout_s:.0f} s") from error
             time.sleep(PAUSE_S)
     finally:
         engine.dispose()
 
 
 _WHAT_TO_DO = (
-    "`psrl up` starts one; an own server is given with --postgres-url, as postgresql://USER:PASSWORD@HOST:PORT/DB"
+    "`psrl up` starts one; to use your own server, pass --postgres-url, as postgresql://USER:PASSWORD@HOST:PORT/DB"
 )
 
 
+def _told(url: str, error: OperationalError | InterfaceError, what: str) -> Unreachable:
+    if isinstance(error.orig, AnotherStore):
+        return another_stacks("PostgreSQL", _address(url), error.orig.found, error.orig.expected)
+    return Unreachable(f"{_named(url)} {what}: {why_silent(error.orig)}. {_WHAT_TO_DO}")
+
+
 def _named(url: str) -> str:
-    return f"PostgreSQL at {make_url(url).render_as_string()}"
+    return f"PostgreSQL at {_address(url)}"
+
+
+def _address(url: str) -> str:
+    return make_url(url).render_as_string()

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 from temporalio.client import Client
 
+from psrl.schemas.environment import PART_VARIABLE
 from psrl.schemas.ids import InstanceId
 from psrl.schemas.messages.rollout import InstanceReport, InstanceState
 from psrl.schemas.stack import HOME_VARIABLE, Stack
@@ -21,7 +22,7 @@ from psrl.workers.process import connect
 from psrl.workers.stack import parts, ready
 from psrl.workers.stack import up as stack_up
 from psrl.workers.stack.orphans import stack_processes
-from psrl.workers.stack.parts import PART_VARIABLE, Worker
+from psrl.workers.stack.parts import Worker
 from psrl.workers.stack.ports import PREFERRED, free_port
 from psrl.workers.stack.settings import SETTINGS_FILE, UpRequest
 from psrl.workers.stack.supervision import SUPERVISOR, Supervisor

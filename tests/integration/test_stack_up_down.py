@@ -15,14 +15,14 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
+from psrl.schemas.environment import PART_VARIABLE
 from psrl.schemas.errors import FatalError, Unreachable, UserError
 from psrl.schemas.stack import Stack, load_stack
 from psrl.workers.coordinator.client import CoordinatorClient
 from psrl.workers.semaphores import FOLDER
-from psrl.workers.stack import ready, temporary
+from psrl.workers.stack import ready, start, temporary
 from psrl.workers.stack import up as stack_up
 from psrl.workers.stack.orphans import stack_processes
-from psrl.workers.stack.parts import PART_VARIABLE
 from psrl.workers.stack.settings import UpRequest, load_settings
 from psrl.workers.stack.supervision import Supervisor, socket_path
 from psrl.workers.stack.up import down, up
@@ -176,7 +176,7 @@ async def test_a_part_that_does_not_come_up_is_named_with_the_end_of_its_log(
 ) -> None:
     broken = (sys.executable, "-c", "print('the reason'); raise SystemExit(3)")
     monkeypatch.setattr(stack_up, "coordinator_command", lambda: broken)
-    with pytest.raises(FatalError, match=r"(?s)coordinator ends again and again .*\| the reason"):
+    with pytest.raises(FatalError, match=r"(?s)coordinator keeps exiting during startup .*\| the reason"):
         await up(ask(home, parts=("coordinator",)), silent)
     assert stack_processes(home) == []
 
@@ -212,7 +212,7 @@ def test_a_wanted_port_that_is_taken_is_refused_and_nothing_starts(home: Path) -
 async def test_an_existing_server_that_does_not_answer_is_named_with_what_to_do(
     home: Path, asked: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack_up, "EXTERNAL_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(start, "EXTERNAL_TIMEOUT_S", 1.0)
     port = free_port()
     more = {key: value.format(port=port) for key, value in asked.items()}
     part = ("postgres",) if "postgres_url" in asked else ("temporal",)
@@ -229,7 +229,7 @@ async def test_an_existing_server_that_does_not_answer_is_named_with_what_to_do(
 async def test_an_existing_server_that_takes_connections_and_says_nothing_is_given_up(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack_up, "EXTERNAL_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(start, "EXTERNAL_TIMEOUT_S", 1.0)
     monkeypatch.setattr(ready, "CALL_TIMEOUT_S", 1)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -258,7 +258,7 @@ def _socket(home: Path) -> Path:
 def _semaphore(home: Path) -> Path:
     """As a worker of the stack leaves one when multiprocessing's tracker is killed with it."""
     code = (
-        "import multiprocessing, os, pathlib, signal, sys; from psrl.workers.stack.semaphores import name_ours; "
+        "import multiprocessing, os, pathlib, signal, sys; from psrl.workers.semaphores import name_ours; "
         "name_ours(pathlib.Path(sys.argv[1])); lock = multiprocessing.get_context('spawn').Lock(); "
         "print(lock._semlock.name, flush=True); os.killpg(0, signal.SIGKILL)"
     )

@@ -35,18 +35,18 @@ def temporal_binary() -> str:
 class TemporalServer:
     """A development server on a database file; `kill` and `start` test what survives."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, port: int | None = None) -> None:
         self._home = home
-        self._port = free_port()
+        self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
+        return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
         """Returns when the server answers."""
-        ports = ["--port", str(self._port), "--http-port", str(free_port()), "--metrics-port", str(free_port())]
+        ports = ["--port", str(self.port), "--http-port", str(free_port()), "--metrics-port", str(free_port())]
         pragmas = ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=0"]
         command = [temporal_binary(), "server", "start-dev", "--headless", "--ip", "127.0.0.1", *ports, *pragmas]
         command += ["--db-filename", str(self._home / "temporal.db"), "--log-level", "error", *dev_server_flags()]
@@ -55,8 +55,8 @@ class TemporalServer:
 
     def kill(self) -> None:
         """As a crash would."""
-        assert self._process is not None
-        stop(self._process, signal.SIGKILL)
+        if self._process is not None:
+            stop(self._process, signal.SIGKILL)
 
     async def connect(self) -> Client:
         return await Client.connect(self.address, data_converter=pydantic_data_converter)

@@ -126,6 +126,9 @@ def up(  # noqa: PLR0917 - one parameter per option
     port_temporal_ui: Annotated[int | None, typer.Option(help="Port for Temporal's web UI.")] = None,
     port_coordinator: Annotated[int | None, typer.Option(help="Port for the coordinator.")] = None,
     start_timeout_s: Annotated[float, typer.Option(help="How long all parts may take to come up.")] = 300.0,
+    accept_changed_servers: Annotated[
+        bool, typer.Option("--accept-changed-servers", help="Existing servers that are others than before are right.")
+    ] = False,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop the stack at Ctrl-C.")] = False,
 ) -> None:
     """Start the local stack in the background."""
@@ -150,6 +153,7 @@ def up(  # noqa: PLR0917 - one parameter per option
         temporal_address=temporal_address,
         namespace=namespace,
         start_timeout_s=start_timeout_s,
+        accept_changed_servers=accept_changed_servers,
     )
     try:
         interruptible(up_and_stay(request, _say) if foreground else start(request, _say))
@@ -299,7 +303,8 @@ def trajectory_show(
     from ...activities.store.reach import opened
     from .trajectory import find, lines
 
-    with opened(load_stack().postgres_url) as engine:
+    stack = load_stack()
+    with opened(stack.postgres_url, stack.store_id) as engine:
         shown = find(engine, run, group, index)
     for line in lines(shown):
         typer.echo(line)

@@ -3,7 +3,7 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from ...schemas.config import RunConfig
+from ...schemas.environment import PROCESSES, STACK, Variable
 
 HEADER = """# Configuration
 
@@ -23,6 +24,21 @@ as JSON (`temporal workflow start --type TrainingRun --input '{"config": {...}}'
 what is in effect. An unknown key is refused. Units are in the names: `_s` seconds, `_tokens` tokens, `_gb` GB.
 """
 
+
+ENVIRONMENT = """
+## Environment
+
+Where the stack is: without any of these, `psrl` and the processes read `stack.json`, which `psrl up` writes into the
+home. When one of the three addresses is set, the environment describes the whole stack and nothing is read from the
+file: for processes that are started by something other than `psrl up`, such as containers.
+
+| variable | when it is not set | meaning |
+|---|---|---|"""
+PROCESS_ENVIRONMENT = """
+How processes run. `psrl up` sets the values of the second column for its parts, unless they are set already.
+
+| variable | when it is not set | meaning |
+|---|---|---|"""
 
 TYPE_NAMES: dict[type, str] = {str: "text", int: "integer", float: "number", bool: "true/false"}
 
@@ -36,7 +52,16 @@ def document() -> str:
         parts.append(_about(model))
         parts.append("\n| key | type | default | meaning |\n|---|---|---|---|")
         parts += [_row(key, leaf) for key, leaf in leaves(name, model)]
+    parts.append(_environment())
     return "\n".join(parts) + "\n"
+
+
+def _environment() -> str:
+    return "\n".join([ENVIRONMENT, *_variables(STACK), PROCESS_ENVIRONMENT, *_variables(PROCESSES)])
+
+
+def _variables(table: Sequence[Variable]) -> list[str]:
+    return [f"| `{one.name}` | {one.default} | {one.meaning} |" for one in table]
 
 
 def leaves(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:

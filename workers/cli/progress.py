@@ -73,8 +73,8 @@ class Observer:
     def __init__(self, client: Client, stack: Stack, run_id: str) -> None:
         self._handle = client.get_workflow_handle(run_id)
         self._run_id = run_id
-        self._store: AsyncEngine = async_engine(stack.postgres_url, pool_size=1)
-        self._coordinator = CoordinatorClient(stack.coordinator_address)
+        self._store: AsyncEngine = async_engine(stack.postgres_url, pool_size=1, store_id=stack.store_id)
+        self._coordinator = CoordinatorClient(stack.coordinator_address, stack.stack_id)
         self._next_buffer = 0
         self._tokens = Rate()
         self._view = View()

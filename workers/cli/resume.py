@@ -48,7 +48,7 @@ async def _resume(client: Client, stack: Stack, run_id: str, accept_changed_data
 
 def in_store(stack: Stack, run_id: str) -> bool:
     """Whether the run was admitted: one that was refused has nothing to resume."""
-    with opened(stack.postgres_url) as engine, engine.connect() as connection:
+    with opened(stack.postgres_url, stack.store_id) as engine, engine.connect() as connection:
         return connection.scalar(select(Run.run_id).where(Run.run_id == run_id)) is not None
 
 
@@ -64,7 +64,7 @@ async def _runs(client: Client, run_id: str) -> bool:
 
 
 def _steps_trained(stack: Stack, run_id: str) -> int:
-    with opened(stack.postgres_url) as engine, engine.connect() as connection:
+    with opened(stack.postgres_url, stack.store_id) as engine, engine.connect() as connection:
         runs = {run: phase for run, phase in connection.execute(select(Run.run_id, Run.phase))}  # noqa: C416
         steps = connection.scalar(select(func.count()).where(StepMetric.run_id == run_id))
     if run_id not in runs:

@@ -24,7 +24,7 @@ from ...schemas.errors import Refused, RunUnknown, Unreachable, UserError, neare
 from ...schemas.messages.run import RunPhase, RunStatus
 from ...schemas.silence import why_silent
 from ...schemas.stack import Stack
-from ..process import connect
+from ..process import connect_to
 
 CONNECT_TIMEOUT_S = 5.0
 ADMISSION_S, ADMISSION_POLL_S = 20.0, 0.3
@@ -38,7 +38,7 @@ SILENT = (*NO_WORKER, RPCStatusCode.UNAVAILABLE, RPCStatusCode.UNKNOWN)
 @asynccontextmanager
 async def temporal_of(stack: Stack, patience_s: float | None = None) -> AsyncIterator[Client]:
     """A client for the time of one command. Raises `Unreachable` when the server does not answer, then or later."""
-    client = await connect(stack.temporal_address, stack.namespace, patience_s or CONNECT_TIMEOUT_S, _quiet())
+    client = await connect_to(stack, patience_s or CONNECT_TIMEOUT_S, _quiet())
     try:
         yield client
     except RPCError as error:

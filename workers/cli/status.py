@@ -6,7 +6,7 @@ from typing import Any
 from temporalio.client import Client
 
 from ...schemas.errors import PsrlError, RunUnknown
-from ...schemas.stack import Stack
+from ...schemas.stack import Stack, described_by_environment
 from ...workflows.ledger import BufferState
 from ..report.make import load
 from ..report.page import number
@@ -54,14 +54,15 @@ async def stack_status(stack: Stack) -> dict[str, Any]:
     supervisor = Supervisor(stack.home)
     up = supervisor.answers()
     states = supervisor.states() if up else {}
+    elsewhere = "described by the environment, run by others" if described_by_environment() else ""
     told: dict[str, Any] = {
         "home": str(stack.home),
-        "stack": "up" if up else "down: `psrl up` starts it",
+        "stack": elsewhere or ("up" if up else "down: `psrl up` starts it"),
         "parts": {name: f"{part.state} (pid {part.pid})" for name, part in states.items()},
         "web": stack.temporal_ui,
     }
     try:
-        stored = stored_runs(stack.postgres_url)
+        stored = stored_runs(stack)
     except PsrlError as error:
         return told | {"runs": {}, "trouble": str(error)}
     try:

@@ -13,7 +13,7 @@ from ...schemas.config import RunConfig, merge, parse_config
 from ...schemas.errors import ConfigError, RunExists
 from ...schemas.ids import ORCHESTRATOR_QUEUE, RUN_ID_PATTERN, RUN_ID_RULE
 from ...schemas.messages.run import RunResult, StartRun
-from ...schemas.stack import Stack, load_stack
+from ...schemas.stack import Stack, described_by_environment, load_stack
 from ..stack.parts import KINDS
 from ..stack.settings import Settings, UpRequest, load_settings
 from ..stack.supervision import Supervisor
@@ -40,7 +40,7 @@ def read_config(file: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], R
 async def ready_stack(config: RunConfig, home: Path, start: bool, say: Callable[[str], None]) -> Stack:
     """The stack, started if need be. Raises `ConfigError` when it has fewer instances than the run wants."""
     wanted = config.psrl.deployment.n_rollout_instances
-    if not start:
+    if not start or described_by_environment():
         stack = load_stack(home)
     else:
         fresh = not Supervisor(home).answers()

@@ -8,7 +8,7 @@ from .server import GRACE_S, start_server
 
 
 async def serve(stack: Stack, stop: asyncio.Event) -> None:
-    server, _ = await start_server(stack.coordinator_address)
+    server, _ = await start_server(stack.coordinator_address, stack.stack_id)
     await stop.wait()
     await server.stop(GRACE_S)
 

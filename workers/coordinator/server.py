@@ -8,6 +8,7 @@ import grpc
 import grpc.aio
 from pydantic import ValidationError
 
+from ...activities.routing.identity import OnlyOurs
 from ...activities.routing.wire import decode, encode
 from ...schemas.errors import UserError
 from ...schemas.messages.rollout import DispatchPlanRequest, InstanceReport, RouteRequest
@@ -46,9 +47,11 @@ class CoordinatorService(CoordinatorServicer):
         return encode(self._fleet.snapshot(time.monotonic()), pb.FleetSnapshot)
 
 
-async def start_server(address: str) -> tuple[Any, int]:
-    """A started server and its port (`address` may ask for port 0). Raises `UserError` when the port is taken."""
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+async def start_server(address: str, stack_id: str = "") -> tuple[Any, int]:
+    """A started server and its port (`address` may ask for port 0). With `stack_id` it serves no other stack. Raises
+    `UserError` when the port is taken."""
+    guards = (OnlyOurs(stack_id),) if stack_id else ()
+    server = grpc.aio.server(interceptors=guards, options=[("grpc.so_reuseport", 0)])
     add_CoordinatorServicer_to_server(CoordinatorService(), server)  # type: ignore[no-untyped-call]
     try:
         port = server.add_insecure_port(address)

@@ -10,7 +10,7 @@ from .summary import RunSummary, summarize
 
 def load(stack: Stack, run_id: str) -> tuple[RunRows, RunSummary]:
     """Raises `RunUnknown` or `Unreachable`."""
-    with opened(stack.postgres_url) as engine:
+    with opened(stack.postgres_url, stack.store_id) as engine:
         rows = read_rows(engine, run_id)
     return rows, summarize(rows)
 

@@ -22,7 +22,7 @@ from ...schemas.errors import PsrlError
 from ...schemas.ids import InstanceId, rollout_queue
 from ...schemas.stack import Stack
 from ..coordinator.client import CoordinatorClient
-from ..process import connect, run_worker
+from ..process import join, run_worker
 from .activities import RolloutActivities
 from .engine import DEFAULT_ENGINE, EngineFactory, load_engine
 from .generate import Generator
@@ -41,16 +41,17 @@ each heartbeat costs the server about a millisecond, per request that runs."""
 
 
 async def main(stack: Stack, stop: asyncio.Event, instance: InstanceId, make_engine: EngineFactory) -> None:
-    await asyncio.to_thread(require_reachable, stack.postgres_url)
+    await asyncio.to_thread(require_reachable, stack.postgres_url, store_id=stack.store_id)
     await asyncio.to_thread(require_current, stack.postgres_url)
-    store = async_engine(stack.postgres_url)
+    store = async_engine(stack.postgres_url, store_id=stack.store_id)
     host = Host(instance, make_engine, PublishedWeights(store, every_transport(stack.weights_dir)))
-    tokens = async_engine(stack.postgres_url, pre_ping=False)  # every call is repeated while PostgreSQL is away
+    # Every call on it is repeated while PostgreSQL is away.
+    tokens = async_engine(stack.postgres_url, pre_ping=False, store_id=stack.store_id)
     writer = SegmentWriter(tokens)
     activities = RolloutActivities(host, Generator(host, TurnStore(tokens), writer), stop)
-    coordinator = CoordinatorClient(stack.coordinator_address)
+    coordinator = CoordinatorClient(stack.coordinator_address, stack.stack_id)
     reports = asyncio.create_task(keep_reporting(host, coordinator))
-    client = await connect(stack.temporal_address, stack.namespace)
+    client = await join(stack)
     worker = Worker(
         client,
         task_queue=rollout_queue(instance),

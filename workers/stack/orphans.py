@@ -6,8 +6,8 @@ from pathlib import Path
 
 import psutil
 
-from ...schemas.stack import HOME_VARIABLE
-from .parts import PART_VARIABLE, POSTGRES
+from ...schemas.environment import HOME_VARIABLE, PART_VARIABLE
+from .parts import POSTGRES
 
 TERM_WAIT_S = 5.0
 

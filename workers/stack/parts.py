@@ -6,12 +6,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...schemas.environment import HOME_VARIABLE
 from ...schemas.errors import UserError, nearest
 from ...schemas.ids import CPU_QUEUE, ORCHESTRATOR_QUEUE, TRAINER_QUEUE, InstanceId, rollout_queue
-from ...schemas.stack import HOME_VARIABLE
-
-PART_VARIABLE = "PSRL_PART"
-"""Set in every process of a stack, and inherited by what it starts: with the home it tells whose process it is."""
 
 POSTGRES, TEMPORAL, COORDINATOR = "postgres", "temporal", "coordinator"
 ORCHESTRATOR, CPU, ROLLOUT, TRAINER = "orchestrator", "cpu", "rollout", "trainer"

@@ -4,6 +4,7 @@ import asyncio
 import datetime
 from collections.abc import Awaitable, Callable
 
+import psutil
 import psycopg
 from sqlalchemy.engine import make_url
 from temporalio.api.enums.v1 import TaskQueueType
@@ -13,8 +14,10 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
+from ...activities.store import identity
 from ...schemas.errors import PsrlError
 from ...schemas.silence import why_silent
+from ...schemas.stack import Stack
 from ..coordinator.client import CoordinatorClient
 from .parts import Worker
 
@@ -42,6 +45,27 @@ async def ensure_database(url: str, name: str) -> None:
             await connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
 
 
+async def store_id(url: str) -> str:
+    """Of the database that answers; empty when it has no tables of ours."""
+    return await asyncio.to_thread(_store_id, url)
+
+
+def _store_id(url: str) -> str:
+    with psycopg.connect(_conninfo(url, None), connect_timeout=CALL_TIMEOUT_S) as connection:
+        return identity.store_id(connection)
+
+
+def listens(pid: int, port: int) -> bool:
+    """The process has the port. True also where the system does not let us look."""
+    try:
+        found = psutil.Process(pid).net_connections(kind="tcp")
+    except psutil.AccessDenied:
+        return True
+    except psutil.Error:  # it has ended
+        return False
+    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in found)
+
+
 async def temporal(address: str, namespace: str) -> str:
     try:
         async with asyncio.timeout(CALL_TIMEOUT_S):
@@ -52,8 +76,8 @@ async def temporal(address: str, namespace: str) -> str:
     return ""
 
 
-async def coordinator(address: str) -> str:
-    async with CoordinatorClient(address) as client:
+async def coordinator(stack: Stack) -> str:
+    async with CoordinatorClient(stack.coordinator_address, stack.stack_id) as client:
         try:
             await client.fleet()
         except PsrlError as error:

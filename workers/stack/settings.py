@@ -11,12 +11,15 @@ from sqlalchemy.exc import ArgumentError
 
 from ...schemas.errors import UserError
 from ...schemas.stack import STACK_FILE, Stack
+from ..semaphores import name_of
 from .parts import COORDINATOR, KINDS, POSTGRES, ROLLOUT, TEMPORAL, instance_ids
 from .ports import LOOPBACK, TEMPORAL_UI
 
 SETTINGS_FILE = "settings.json"
 DATABASE = USER = "psrl"
 DEFAULT_INSTANCES = 2
+SERVERS = ("postgres_url", "temporal_address", "namespace")
+"""Which existing servers are used."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class UpRequest:
     temporal_address: str | None = None
     namespace: str | None = None
     start_timeout_s: float = 300.0
+    accept_changed_servers: bool = False
+    """Existing servers at the same addresses, but others than before, or with other data, are the right ones."""
 
 
 class Settings(BaseModel):
@@ -48,6 +53,9 @@ class Settings(BaseModel):
     temporal_address: str = ""
     """An existing server; empty: our own."""
     namespace: str = "default"
+    temporal_id: str = ""
+    store_id: str = ""
+    """Who answered at the last start (`Stack`); empty: nobody yet."""
     cwd: Path = Path(".")
 
     @property
@@ -82,6 +90,9 @@ class Settings(BaseModel):
             weights_dir=home / "weights",
             checkpoints_dir=home / "checkpoints",
             instances=instance_ids(self.instances) if ROLLOUT in self.parts else (),
+            stack_id=name_of(home),
+            temporal_id=self.temporal_id,
+            store_id=self.store_id,
         )
 
 
@@ -114,7 +125,18 @@ def merge(request: UpRequest, before: Settings | None) -> Settings:
         "cwd": request.cwd,
     }
     given = {key: value for key, value in asked.items() if value is not None}
-    return (before or Settings()).model_copy(update=given)
+    known = before or Settings()
+    merged = known.model_copy(update=given)
+    return merged.model_copy(update=_strangers(merged, known, request.accept_changed_servers))
+
+
+def _strangers(merged: Settings, known: Settings, accept: bool) -> dict[str, str]:
+    """The servers to forget the ids of: those that are to be others from now on."""
+    moved = {
+        "temporal_id": (merged.temporal_address, merged.namespace) != (known.temporal_address, known.namespace),
+        "store_id": merged.postgres_url != known.postgres_url,
+    }
+    return {name: "" for name, other in moved.items() if other or accept}
 
 
 def save(settings: Settings, home: Path) -> Stack:
@@ -129,9 +151,10 @@ def forget_servers(failed: Settings, before: Settings | None, home: Path) -> Non
     """After a start that failed: the next `psrl up` goes to the servers of the last one that worked, not to an address
     that may have been mistyped. The rest stays: an embedded PostgreSQL may have been made with this password."""
     known = before or Settings()
-    servers = {key: getattr(known, key) for key in ("postgres_url", "temporal_address", "namespace")}
+    servers = {key: getattr(known, key) for key in SERVERS}
     if all(getattr(failed, key) == value for key, value in servers.items()):
         return
+    servers |= {"temporal_id": known.temporal_id, "store_id": known.store_id}
     if before is not None and all(name in before.ports for name in before.port_names):
         save(before, home)
         return

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from ...schemas.environment import PART_VARIABLE
 from ...schemas.errors import FatalError
-from .parts import PART_VARIABLE
 
 SOCKET_LIMIT = 90
 """A Unix socket's path may have 107 bytes; supervisord binds to a name that is a process id longer."""

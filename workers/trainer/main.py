@@ -13,7 +13,7 @@ from ...activities.store.migrate import require_current
 from ...activities.store.reach import require_reachable
 from ...schemas.ids import TRAINER_QUEUE
 from ...schemas.stack import Stack
-from ..process import connect, run_worker
+from ..process import join, run_worker
 from .host import TrainerHost
 from .stages import Stages
 from .world import World
@@ -40,11 +40,11 @@ def prepare_torch() -> torch.device:
 
 async def main(stack: Stack, stop: asyncio.Event) -> None:
     world, device = World.from_environment(), prepare_torch()
-    await asyncio.to_thread(require_reachable, stack.postgres_url)
+    await asyncio.to_thread(require_reachable, stack.postgres_url, store_id=stack.store_id)
     await asyncio.to_thread(require_current, stack.postgres_url)
-    store = sync_engine(stack.postgres_url)
+    store = sync_engine(stack.postgres_url, store_id=stack.store_id)
     host = TrainerHost(Stages(stack, store, world, device))
-    client = await connect(stack.temporal_address, stack.namespace)
+    client = await join(stack)
     worker = Worker(
         client,
         task_queue=TRAINER_QUEUE,

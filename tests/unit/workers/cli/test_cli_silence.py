@@ -92,7 +92,7 @@ async def test_without_temporal_the_list_says_that_its_phases_are_the_last_ones_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listed, "PATIENCE_S", 0.1)
-    monkeypatch.setattr(status, "stored_runs", lambda url: [listed.StoredRun("demo", "running", 3)])
+    monkeypatch.setattr(status, "stored_runs", lambda stack: [listed.StoredRun("demo", "running", 3)])
     told = await status.stack_status(write_stack(tmp_path, free_port()))
     assert told["runs"] == {"demo": "running, 3 steps"}
     assert "the last that the store heard of: Temporal at 127.0.0.1:" in told["trouble"]
@@ -103,7 +103,7 @@ async def test_the_parts_are_shown_also_while_the_store_has_no_tables_yet(
 ) -> None:
     """As between the first start of PostgreSQL and its migration."""
 
-    def stored_runs(url: str) -> list[listed.StoredRun]:
+    def stored_runs(stack: Stack) -> list[listed.StoredRun]:
         raise StoreRevisionMismatch("it does not have the tables")
 
     monkeypatch.setattr(status, "stored_runs", stored_runs)

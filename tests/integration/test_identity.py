@@ -1,0 +1,209 @@
+"""A server of another stack has our port: its tasks are not begun, nothing is started there, ours is served again."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import OperationalError
+from temporalio import activity, workflow
+from temporalio.api.enums.v1 import EventType, PendingActivityState
+from temporalio.client import Client
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from psrl.activities.store.engine import async_engine, sync_engine
+from psrl.activities.store.identity import store_id
+from psrl.activities.store.reach import opened
+from psrl.schemas.errors import NotOurs
+from psrl.schemas.stack import Stack
+from psrl.workers.coordinator.client import CoordinatorClient
+from psrl.workers.coordinator.server import start_server
+from psrl.workers.identity import namespace_id
+from psrl.workers.process import connect_to
+from tests.support.temporal import TemporalServer
+
+pytestmark = pytest.mark.integration
+
+QUEUE = "shared-name"
+REFUSED = (EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED, EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT)
+
+
+@workflow.defn
+class Work:
+    @workflow.run
+    async def run(self) -> str:
+        return await workflow.execute_activity("work", start_to_close_timeout=timedelta(seconds=5))
+
+
+class Hands:
+    """The activity of one stack's worker."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.done: list[str] = []
+
+    @activity.defn(name="work")
+    async def work(self) -> str:
+        self.done.append(activity.info().workflow_id)
+        return self.name
+
+
+@asynccontextmanager
+async def worker(client: Client, hands: Hands | None = None, workflows: bool = False) -> AsyncIterator[None]:
+    async with Worker(
+        client,
+        task_queue=QUEUE,
+        workflows=[Work] if workflows else [],
+        activities=[hands.work] if hands else [],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        graceful_shutdown_timeout=timedelta(0),
+    ):
+        yield
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[tuple[TemporalServer, TemporalServer]]:
+    """Two stacks' servers with one address; neither runs."""
+    folders = [tmp_path / name for name in ("ours", "theirs")]
+    for folder in folders:
+        folder.mkdir()
+    ours = TemporalServer(folders[0])
+    theirs = TemporalServer(folders[1], ours.port)
+    yield ours, theirs
+    for server in (ours, theirs):
+        server.kill()
+
+
+async def start(client: Client) -> str:
+    name = uuid.uuid4().hex
+    await client.start_workflow(Work.run, id=name, task_queue=QUEUE)
+    return name
+
+
+async def identified(stack: Stack, server: TemporalServer) -> Stack:
+    found = await namespace_id(await server.connect())
+    return stack.model_copy(update={"temporal_address": server.address, "temporal_id": found})
+
+
+async def test_an_activity_of_another_stacks_server_is_not_begun(
+    stack: Stack, servers: tuple[TemporalServer, TemporalServer]
+) -> None:
+    ours, theirs = servers
+    await asyncio.to_thread(ours.start)
+    foreign: asyncio.Future[NotOurs] = asyncio.get_running_loop().create_future()
+    client = await connect_to(await identified(stack, ours), on_foreign=foreign.set_result)
+    hands, others = Hands("ours"), Hands("theirs")
+    async with worker(client, hands):
+        ours.kill()
+        await asyncio.to_thread(theirs.start)
+        their_client = await theirs.connect()
+        async with worker(their_client, workflows=True):
+            names = [await start(their_client) for _ in range(10)]
+            assert "is the Temporal of another stack" in str(await asyncio.wait_for(foreign, 30))
+            await _handed_out(their_client, names)
+    # What our process had been handed is given to their own worker when our process has ended.
+    async with worker(their_client, others, workflows=True):
+        for name in names:
+            assert await their_client.get_workflow_handle(name).result() == "theirs"
+    assert hands.done == []
+
+
+async def test_a_workflow_of_another_stacks_server_is_not_begun(
+    stack: Stack, servers: tuple[TemporalServer, TemporalServer]
+) -> None:
+    ours, theirs = servers
+    await asyncio.to_thread(ours.start)
+    foreign: asyncio.Future[NotOurs] = asyncio.get_running_loop().create_future()
+    client = await connect_to(await identified(stack, ours), on_foreign=foreign.set_result)
+    async with worker(client, workflows=True):
+        ours.kill()
+        await asyncio.to_thread(theirs.start)
+        their_client = await theirs.connect()
+        handle = their_client.get_workflow_handle(await start(their_client))
+        await asyncio.wait_for(foreign, 30)
+        async for event in handle.fetch_history_events(wait_new_event=True):
+            assert event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+            if event.event_type in REFUSED:
+                break  # our worker was handed the task and did not begin it
+
+
+async def _handed_out(client: Client, names: list[str]) -> None:
+    """Until a worker has taken one of the activities."""
+    async with asyncio.timeout(30):
+        while True:
+            for name in names:
+                described = await client.get_workflow_handle(name).describe()
+                for call in described.raw_description.pending_activities:
+                    if call.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED:
+                        return
+            await asyncio.sleep(0.05)
+
+
+async def test_a_worker_whose_own_server_comes_back_works_on(
+    stack: Stack, servers: tuple[TemporalServer, TemporalServer]
+) -> None:
+    ours, _ = servers
+    await asyncio.to_thread(ours.start)
+    client = await connect_to(await identified(stack, ours), on_foreign=lambda error: pytest.fail(str(error)))
+    hands = Hands("ours")
+    async with worker(client, hands, workflows=True):
+        ours.kill()
+        await asyncio.to_thread(ours.start)
+        assert await client.execute_workflow(Work.run, id="second", task_queue=QUEUE) == "ours"
+    assert hands.done == ["second"]
+
+
+async def test_a_client_starts_nothing_on_another_stacks_server(
+    stack: Stack, servers: tuple[TemporalServer, TemporalServer]
+) -> None:
+    ours, theirs = servers
+    await asyncio.to_thread(ours.start)
+    known = await identified(stack, ours)
+    client = await connect_to(known)
+    ours.kill()
+    await asyncio.to_thread(theirs.start)
+    with pytest.raises(NotOurs, match=f"{known.temporal_address} is the Temporal of another stack .*psrl up"):
+        await start(client)
+    with pytest.raises(NotOurs):
+        await connect_to(known)
+    assert [found async for found in (await theirs.connect()).list_workflows()] == []
+
+
+async def test_a_database_of_another_stack_gets_no_connection(postgres_url: str) -> None:
+    with opened(postgres_url) as engine, engine.connect() as connection:
+        ours = store_id(connection.connection.dbapi_connection)
+    with opened(postgres_url, ours) as engine:
+        engine.connect().close()
+    with (
+        pytest.raises(NotOurs, match=r"is the PostgreSQL of another stack .*accept-changed-servers"),
+        opened(postgres_url, "another") as engine,
+    ):
+        engine.connect()
+    store = async_engine(postgres_url, store_id="another")
+    with pytest.raises(OperationalError, match="ours is another"):
+        await store.connect()
+    await store.dispose()
+
+
+async def test_an_empty_database_is_not_ours_either(postgres_server: object, postgres_url: str) -> None:
+    engine = sync_engine(postgres_url, store_id="")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE store_identity")
+    engine.dispose()
+    with pytest.raises(NotOurs, match="empty, ours is known"), opened(postgres_url, "known") as mine:
+        mine.connect()
+
+
+async def test_a_coordinator_refuses_the_calls_of_another_stack() -> None:
+    server, port = await start_server("127.0.0.1:0", "ours")
+    try:
+        async with CoordinatorClient(f"127.0.0.1:{port}", "ours") as client:
+            assert (await client.fleet()).instances == ()
+        async with CoordinatorClient(f"127.0.0.1:{port}", "theirs") as client:
+            with pytest.raises(NotOurs, match=r"is the coordinator of another stack \(ours, ours is theirs\)"):
+                await client.fleet()
+    finally:
+        await server.stop(None)
