@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 from temporalio.exceptions import ApplicationError
 
 from ..schemas.errors import PsrlError
+from ..schemas.text import storable
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -27,11 +28,14 @@ def boundary(implementation: Callable[Params, Awaitable[Result]]) -> Callable[Pa
         try:
             return await implementation(*args, **kwargs)
         except PsrlError as error:
-            raise as_application_error(error) from error
+            # A cause would go into history as well, with its text uncut: the stack alone tells where it came from.
+            raise as_application_error(error).with_traceback(error.__traceback__) from None
 
     return guarded
 
 
 def as_application_error(error: PsrlError) -> ApplicationError:
-    """The same failure in the form that crosses process borders."""
-    return ApplicationError(str(error)[:MAX_MESSAGE], type=type(error).__name__, non_retryable=not error.retryable)
+    """The same failure in the form that crosses process borders. A text that no protocol takes would cost it its type,
+    and a user's mistake would be retried."""
+    message = storable(str(error), MAX_MESSAGE)
+    return ApplicationError(message, type=type(error).__name__, non_retryable=not error.retryable)

@@ -16,6 +16,7 @@ from temporalio import activity
 from ...schemas.config import ModelSection, RewardScope, RewardSection, RunConfig
 from ...schemas.errors import RewardFailed
 from ...schemas.messages.rewards import RewardSample, Score, ScoreOutcome, ScoreRequest, ScoreResult
+from ...schemas.text import described, first_line, storable
 from ..boundary import boundary
 from ..data.tokenizer import Tokenizer, load_tokenizer
 from ..heartbeat import heartbeating
@@ -163,8 +164,10 @@ def _stored(item: Scorable) -> Score:
 
 
 def _one_line(error: Exception) -> str:
-    text = str(error) if isinstance(error, RewardFailed) else f"{type(error).__name__}: {error}"
-    return (text.strip().splitlines() or [type(error).__name__])[0][:MAX_ERROR]
+    said = [first_line(described(error))]
+    if not isinstance(error, RewardFailed):
+        said.insert(0, type(error).__name__)
+    return storable(": ".join(filter(None, said)), MAX_ERROR)
 
 
 def _short(value: object) -> str:

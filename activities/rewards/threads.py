@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ...schemas.text import described
 from .load import RewardFunction
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,9 @@ def _setter(future: "asyncio.Future[Any]", value: object, error: BaseException |
             future.set_result(value)
         else:
             # StopIteration cannot be raised into a future, and SystemExit would end the worker.
-            future.set_exception(error if _is_plain(error) else RuntimeError(f"{type(error).__name__}: {error}"))
+            future.set_exception(
+                error if _is_plain(error) else RuntimeError(f"{type(error).__name__}: {described(error)}")
+            )
 
     return deliver
 

@@ -78,6 +78,13 @@ async def test_a_failed_reward_fails_its_trajectory_and_only_that(run: ScoredRun
     assert (await run.stored())[2] == ("failed", None, "ValueError: no x")
 
 
+async def test_a_failure_whose_text_cannot_be_stored_is_stored_as_escapes(run: ScoredRun) -> None:
+    await run.open("raises_what_cannot_be_stored", "a")
+    (score,) = await run.score(0)
+    assert score.error == r"ValueError: an answer with \x00 and \ud800 in it"
+    assert (await run.stored())[0] == ("failed", None, score.error)
+
+
 async def test_the_database_refuses_a_reward_for_a_failed_trajectory(run: ScoredRun) -> None:
     await run.open("refuses_x", "x")
     await run.score(0)

@@ -43,6 +43,19 @@ def raises(sample: RewardSample) -> float:
     raise ValueError(f"cannot judge {sample.response_text!r}\nsecond line")
 
 
+def raises_what_cannot_be_stored(sample: RewardSample) -> float:
+    raise ValueError("an answer with \0 and \ud800 in it")
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+def raises_without_a_text(sample: RewardSample) -> float:
+    raise Speechless
+
+
 def succeeds_at_third_call(sample: RewardSample) -> float:
     calls.append(sample.response_text)
     if len(calls) < 3:

@@ -67,6 +67,11 @@ async def test_a_raising_reward_is_called_as_often_as_configured_and_its_last_fa
     assert result.error == "ValueError: cannot judge 'q'"
 
 
+async def test_an_exception_that_cannot_say_what_it_is_fails_its_trajectory_all_the_same() -> None:
+    (result,) = await score("raises_without_a_text", "q", max_attempts=1)
+    assert (result.outcome, result.error) == (ScoreOutcome.FAILED, "Speechless: its text raises KeyError")
+
+
 async def test_a_reward_that_succeeds_on_a_later_attempt_counts() -> None:
     (result,) = await score("succeeds_at_third_call", "q", max_attempts=3)
     assert (result.outcome, result.reward) == (ScoreOutcome.SCORED, 0.5)
