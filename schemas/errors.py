@@ -38,7 +38,11 @@ class ModelError(UserError):
 
 
 class RewardLoadError(UserError):
-    """The reward's import path does not lead to a callable."""
+    """The reward's import path does not lead to a function of one argument."""
+
+
+class FilterLoadError(UserError):
+    """The group filter's import path does not lead to a function of one argument."""
 
 
 class RunExists(UserError):
@@ -89,8 +93,9 @@ class StorageFull(RetryableError):
     step that meets it is held, not failed: it goes on when there is room."""
 
 
-class RewardFailed(RetryableError):
-    """The reward function raised or ran out of time. Never the same as a reward of 0.0."""
+class UserCodeFailed(RetryableError):
+    """A reward or a group filter raised, ran out of time, or returned what it may not. Never the same as a reward of
+    0.0, nor as a group that may be trained on."""
 
 
 class FatalError(PsrlError):

@@ -5,35 +5,27 @@ gets the status `failed` and no reward, never 0.0.
 """
 
 import asyncio
-import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio import activity
 
 from ...schemas.config import ModelSection, RewardScope, RewardSection, RunConfig
-from ...schemas.errors import RewardFailed
+from ...schemas.errors import UserCodeFailed
 from ...schemas.messages.rewards import RewardSample, Score, ScoreOutcome, ScoreRequest, ScoreResult
-from ...schemas.text import described, first_line, storable
 from ..boundary import boundary
 from ..data.tokenizer import Tokenizer, load_tokenizer
 from ..heartbeat import heartbeating
 from ..store.runs import AdmittedRuns
-from .calls import RewardCalls
+from ..user_code.attempts import shown, with_attempts
+from ..user_code.calls import UserCalls
 from .load import load_reward
 from .samples import Scorable, read_scorable, to_sample, write_scores
 
 Value = TypeVar("Value")
 
-log = logging.getLogger(__name__)
-
-MAX_ERROR = 300
-"""Characters of a failure that are kept."""
-RETRY_PAUSE_S = 0.1
-"""Doubles with each attempt, up to MAX_PAUSE_S: what failed because a service was busy may succeed a little later."""
-MAX_PAUSE_S = 5.0
 KEPT_RUNS = 8
 """Runs whose function and tokenizer a process keeps at hand."""
 
@@ -42,7 +34,7 @@ class Rewards:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._runs = AdmittedRuns()
-        self._calls: dict[str, RewardCalls] = {}
+        self._calls: dict[str, UserCalls] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
 
     @activity.defn(name="score")
@@ -80,29 +72,29 @@ class Rewards:
             _forget_oldest(self._tokenizers)
         return self._tokenizers[run]
 
-    def _calls_of(self, run: str, reward: RewardSection) -> RewardCalls:
+    def _calls_of(self, run: str, reward: RewardSection) -> UserCalls:
         """One per run, shared by all its activities in this process."""
         if run not in self._calls:
-            self._calls[run] = RewardCalls(load_reward(reward.function), reward.max_concurrency, reward.timeout_s)
+            self._calls[run] = UserCalls("reward", load_reward(reward.function), reward)
             _forget_oldest(self._calls)
         return self._calls[run]
 
 
-async def score_one(calls: RewardCalls, reward: RewardSection, index: int, sample: RewardSample) -> Score:
+async def score_one(calls: UserCalls, reward: RewardSection, index: int, sample: RewardSample) -> Score:
     """One call for one trajectory."""
 
     async def attempt() -> float:
         return number(await calls.call(sample))
 
     try:
-        value = await _with_attempts(attempt, reward.max_attempts)
-    except RewardFailed as failure:
+        value = await with_attempts("reward", attempt, reward.max_attempts)
+    except UserCodeFailed as failure:
         return Score(index=index, outcome=ScoreOutcome.FAILED, error=str(failure))
     return Score(index=index, outcome=ScoreOutcome.SCORED, reward=value)
 
 
 async def score_group(
-    calls: RewardCalls, reward: RewardSection, indices: Sequence[int], samples: Sequence[RewardSample]
+    calls: UserCalls, reward: RewardSection, indices: Sequence[int], samples: Sequence[RewardSample]
 ) -> list[Score]:
     """One call for all: every trajectory is scored, or every one fails."""
 
@@ -111,14 +103,14 @@ async def score_group(
         try:
             values = list(values)
         except TypeError as error:
-            raise RewardFailed(f"returned {_short(values)}; allowed: one number per sample") from error
+            raise UserCodeFailed(f"returned {shown(values)}; allowed: one number per sample") from error
         if len(values) != len(samples):
-            raise RewardFailed(f"returned {len(values)} values for {len(samples)} samples")
+            raise UserCodeFailed(f"returned {len(values)} values for {len(samples)} samples")
         return [number(value) for value in values]
 
     try:
-        rewards = await _with_attempts(attempt, reward.max_attempts)
-    except RewardFailed as failure:
+        rewards = await with_attempts("reward", attempt, reward.max_attempts)
+    except UserCodeFailed as failure:
         return [Score(index=index, outcome=ScoreOutcome.FAILED, error=str(failure)) for index in indices]
     return [
         Score(index=index, outcome=ScoreOutcome.SCORED, reward=value)
@@ -126,30 +118,16 @@ async def score_group(
     ]
 
 
-async def _with_attempts(attempt: Callable[[], Awaitable[Value]], max_attempts: int) -> Value:
-    """Raises `RewardFailed` with the last failure, in one short line."""
-    for number_of_attempt in range(1, max_attempts + 1):
-        try:
-            return await attempt()
-        except Exception as error:  # the border to user code, which may raise anything
-            failure = _one_line(error)
-            log.warning("reward attempt %d of %d failed: %s", number_of_attempt, max_attempts, failure)
-            if number_of_attempt == max_attempts:
-                raise RewardFailed(failure) from error
-            await asyncio.sleep(min(RETRY_PAUSE_S * 2 ** (number_of_attempt - 1), MAX_PAUSE_S))
-    raise AssertionError("reward.max_attempts is at least 1")
-
-
 def number(value: object) -> float:
-    """The value as a finite number. Raises `RewardFailed` for anything else, text included."""
+    """The value as a finite number. Raises `UserCodeFailed` for anything else, text included."""
     if hasattr(value, "__float__") or hasattr(value, "__index__"):
         try:
             result = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError) as error:
-            raise RewardFailed(f"returned {_short(value)}, which is no number") from error
+            raise UserCodeFailed(f"returned {shown(value)}, which is no number") from error
         if math.isfinite(result):
             return result
-    raise RewardFailed(f"returned {_short(value)}; allowed: one finite number")
+    raise UserCodeFailed(f"returned {shown(value)}; allowed: one finite number")
 
 
 def _forget_oldest(kept: dict[str, Value]) -> None:
@@ -161,15 +139,3 @@ def _stored(item: Scorable) -> Score:
     if item.status == ScoreOutcome.SCORED and item.reward is not None:
         return Score(index=item.index, outcome=ScoreOutcome.SCORED, reward=item.reward)
     return Score(index=item.index, outcome=ScoreOutcome.FAILED, error=item.reward_error or f"trajectory {item.status}")
-
-
-def _one_line(error: Exception) -> str:
-    said = [first_line(described(error))]
-    if not isinstance(error, RewardFailed):
-        said.insert(0, type(error).__name__)
-    return storable(": ".join(filter(None, said)), MAX_ERROR)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from psrl.activities.rewards.calls import RewardCalls
 from psrl.activities.rewards.load import load_reward
 from psrl.activities.rewards.score import number, score_group, score_one
+from psrl.activities.user_code.calls import UserCalls
 from psrl.schemas.config import RewardSection
-from psrl.schemas.errors import RewardFailed, RewardLoadError
+from psrl.schemas.errors import RewardLoadError, UserCodeFailed
 from psrl.schemas.messages.rewards import RewardSample, Score, ScoreOutcome
 from tests.support import rewards
 
@@ -33,12 +33,12 @@ def sample(text: str) -> RewardSample:
 
 async def score(name: str, *texts: str, **limits: float) -> list[Score]:
     section = RewardSection.model_validate({"function": f"tests.support.rewards:{name}", **limits})
-    calls = RewardCalls(load_reward(section.function), section.max_concurrency, section.timeout_s)
+    calls = UserCalls("reward", load_reward(section.function), section)
     tasks = [score_one(calls, section, index, sample(text)) for index, text in enumerate(texts)]
     return list(await asyncio.gather(*tasks))
 
 
-async def release(calls: RewardCalls) -> None:
+async def release(calls: UserCalls) -> None:
     """Lets hanging calls return, and waits until they have."""
     rewards.released.set()
     while calls.abandoned:  # noqa: ASYNC110  (threads that return set no asyncio event)
@@ -89,8 +89,10 @@ async def test_one_hanging_reward_fails_alone_and_the_event_loop_stays_free(name
 
 
 async def test_after_an_async_reward_blocked_its_loop_each_call_has_a_thread() -> None:
-    section = RewardSection(function="tests.support.rewards:blocks_on_x_async", timeout_s=0.2, max_attempts=1)
-    calls = RewardCalls(rewards.blocks_on_x_async, 4, section.timeout_s)
+    section = RewardSection(
+        function="tests.support.rewards:blocks_on_x_async", timeout_s=0.2, max_attempts=1, max_concurrency=4
+    )
+    calls = UserCalls("reward", rewards.blocks_on_x_async, section)
     failed = await score_one(calls, section, 0, sample("x"))
     assert failed.error == "no result within reward.timeout_s=0.2"
     assert (await score_one(calls, section, 1, sample("a"))).reward == 1.0
@@ -98,8 +100,8 @@ async def test_after_an_async_reward_blocked_its_loop_each_call_has_a_thread() -
 
 
 async def test_hanging_calls_are_bounded_and_a_returning_one_makes_room() -> None:
-    section = RewardSection(function="tests.support.rewards:hangs_on_x", timeout_s=0.05, max_attempts=1)
-    calls = RewardCalls(rewards.hangs_on_x, 2, section.timeout_s)
+    section = RewardSection(timeout_s=0.05, max_attempts=1, max_concurrency=2)
+    calls = UserCalls("reward", rewards.hangs_on_x, section)
     await asyncio.gather(*(score_one(calls, section, i, sample("x")) for i in range(2)))
     refused = await score_one(calls, section, 2, sample("a"))
     assert "2 earlier calls still run" in refused.error
@@ -108,7 +110,7 @@ async def test_hanging_calls_are_bounded_and_a_returning_one_makes_room() -> Non
 
 
 async def test_a_cancelled_score_leaves_its_thread_counted() -> None:
-    calls = RewardCalls(rewards.hangs_on_x, 2, 30)
+    calls = UserCalls("reward", rewards.hangs_on_x, RewardSection(timeout_s=30))
     task = asyncio.create_task(calls.call(sample("x")))
     while not rewards.hanging:  # noqa: ASYNC110  (a thread sets no asyncio event)
         await asyncio.sleep(0.01)
@@ -127,8 +129,8 @@ async def test_slow_rewards_run_side_by_side() -> None:
         all_at_once.wait(timeout=60)
         return 1.0
 
-    section = RewardSection(function="x:y", max_concurrency=64)
-    calls = RewardCalls(slow, 64, 60)
+    section = RewardSection(max_concurrency=64, timeout_s=60)
+    calls = UserCalls("reward", slow, section)
     scores = await asyncio.gather(*(score_one(calls, section, i, sample("")) for i in range(256)))
     assert [item.reward for item in scores] == [1.0] * 256
 
@@ -140,7 +142,7 @@ async def test_a_reward_that_exits_fails_its_trajectory_not_the_worker() -> None
 
 async def test_a_group_reward_gets_all_samples_in_order() -> None:
     section = RewardSection(function="tests.support.rewards:group_rank", scope="group")
-    calls = RewardCalls(rewards.group_rank, 1, 60)
+    calls = UserCalls("reward", rewards.group_rank, section)
     scores = await score_group(calls, section, [4, 5, 6], [sample(text) for text in ("ccc", "a", "bb")])
     assert [(item.index, item.reward) for item in scores] == [(4, 2.0), (5, 0.0), (6, 1.0)]
 
@@ -150,7 +152,7 @@ async def test_a_group_reward_gets_all_samples_in_order() -> None:
 )
 async def test_a_group_reward_that_fails_fails_every_trajectory(name: str, reason: str) -> None:
     section = RewardSection(function=f"tests.support.rewards:{name}", scope="group", max_attempts=1)
-    calls = RewardCalls(load_reward(section.function), 1, 60)
+    calls = UserCalls("reward", load_reward(section.function), section)
     scores = await score_group(calls, section, [0, 1], [sample("a"), sample("b")])
     assert outcomes(scores) == [ScoreOutcome.FAILED] * 2
     assert reason in scores[0].error
@@ -158,7 +160,7 @@ async def test_a_group_reward_that_fails_fails_every_trajectory(name: str, reaso
 
 @pytest.mark.parametrize("value", [None, "1.0", float("nan"), float("inf"), {"score": 1.0}, [1.0], 1j])
 def test_what_is_no_finite_number_is_a_failure(value: object) -> None:
-    with pytest.raises(RewardFailed, match="returned"):
+    with pytest.raises(UserCodeFailed, match="returned"):
         number(value)
 
 
@@ -173,6 +175,7 @@ def test_booleans_and_integers_are_numbers() -> None:
         ("tests.support.none:f", "No module named 'tests.support.none'"),
         ("tests.support.rewards:lenght", r"has no 'lenght' \(did you mean 'length'\?\)"),
         ("tests.support.rewards:not_a_function", "is a int, not a function"),
+        ("tests.support.rewards:of_two", r"takes \(solution, truth\); allowed: a function of one argument, the sample"),
         ("tests.support.broken_reward:f", r"(?s)broken_reward.py.*ZeroDivisionError"),
     ],
 )

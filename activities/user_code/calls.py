@@ -1,30 +1,31 @@
-"""Calls of one reward function: bounded in number and time.
+"""Calls of one function of the user's: bounded in number and time.
 
 Promises: a call that hangs costs nobody but itself. It cannot be stopped from outside, so it is abandoned and counted;
 past a limit further calls are refused rather than piling up threads.
 """
 
 import asyncio
-import inspect
 import logging
 from typing import Any
 
-from ...schemas.errors import RewardFailed
-from .load import RewardFunction
+from ...schemas.config import RewardSection
+from ...schemas.errors import UserCodeFailed
+from .load import UserFunction, is_async
 from .threads import LOOP_ANSWERS_WITHIN_S, LoopThread, call_in_thread
 
 log = logging.getLogger(__name__)
 
 
-class RewardCalls:
-    def __init__(self, function: RewardFunction, max_concurrency: int, timeout_s: float) -> None:
+class UserCalls:
+    """A group filter has the limits of a reward: it runs where rewards run, on behalf of the same activity."""
+
+    def __init__(self, what: str, function: UserFunction, limits: RewardSection) -> None:
+        self._what = what
         self._function = function
-        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(type(function), "__call__", None)  # noqa: B004  (an object whose __call__ is async)
-        )
-        self._room = asyncio.Semaphore(max_concurrency)
-        self._max_abandoned = max_concurrency
-        self._timeout_s = timeout_s
+        self._is_async = is_async(function)
+        self._room = asyncio.Semaphore(limits.max_concurrency)
+        self._max_abandoned = limits.max_concurrency
+        self._timeout_s = limits.timeout_s
         self._abandoned = 0
         self._loop: LoopThread | None = None
 
@@ -34,10 +35,10 @@ class RewardCalls:
         return self._abandoned
 
     async def call(self, argument: object) -> Any:
-        """What the function returns. Raises `RewardFailed` past the limit, and whatever the function raises."""
+        """What the function returns. Raises `UserCodeFailed` past the limit, and whatever the function raises."""
         async with self._room:
             if self._abandoned >= self._max_abandoned:
-                raise RewardFailed(
+                raise UserCodeFailed(
                     f"{self._abandoned} earlier calls still run past reward.timeout_s={self._timeout_s:g}; no more are "
                     "started until one of them ends"
                 )
@@ -46,16 +47,16 @@ class RewardCalls:
             return await self._call_sync(argument)
 
     async def _call_sync(self, argument: object) -> Any:
-        result = call_in_thread(self._function, argument)
+        result = call_in_thread(self._what, self._function, argument)
         try:
             if await self._finished(result):
                 return result.result()
         finally:
             self._abandon(result)
-        raise RewardFailed(self._late())
+        raise UserCodeFailed(self._late())
 
     async def _call_async(self, argument: object) -> Any:
-        loop = self._loop = self._loop or LoopThread()
+        loop = self._loop = self._loop or LoopThread(self._what)
         result = loop.submit(self._function, argument)
         try:
             if await self._finished(result):
@@ -64,7 +65,7 @@ class RewardCalls:
             result.cancel()
         ping = loop.ping()
         if (await asyncio.wait([ping], timeout=LOOP_ANSWERS_WITHIN_S))[0]:
-            raise RewardFailed(self._late())
+            raise UserCodeFailed(self._late())
         self._give_up_loop(ping)
         # The blocking call may have been another one: this one gets its time again, in a thread of its own.
         return await self._call_sync(argument)
@@ -77,8 +78,9 @@ class RewardCalls:
         """From here on every call runs in a thread of its own; several calls may find the loop blocked."""
         if self._is_async:
             log.error(
-                "the async reward blocked its event loop for over %g s: calls now run one by one in threads, without "
-                "sharing a loop; a reward must await what is slow, or be sync",
+                "the async %s blocked its event loop for over %g s: calls now run one by one in threads, without "
+                "sharing a loop; it must await what is slow, or be sync",
+                self._what,
                 self._timeout_s,
             )
             self._is_async = False

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...schemas.text import described
-from .load import RewardFunction
+from .load import UserFunction
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ LAG_LOOK_S = 0.1
 """How often a loop looks when it last had a turn."""
 
 
-def call_in_thread(function: RewardFunction, argument: object) -> "asyncio.Future[Any]":
+def call_in_thread(what: str, function: UserFunction, argument: object) -> "asyncio.Future[Any]":
     """The call's result as a future of the running loop. Cancelling the future leaves the thread alone."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Any] = loop.create_future()
@@ -35,7 +35,7 @@ def call_in_thread(function: RewardFunction, argument: object) -> "asyncio.Futur
         if not loop.is_closed():
             loop.call_soon_threadsafe(deliver)
 
-    threading.Thread(target=run, name="reward", daemon=True).start()
+    threading.Thread(target=run, name=what, daemon=True).start()
     return result
 
 
@@ -61,12 +61,13 @@ def _is_plain(error: BaseException) -> bool:
 class LoopThread:
     """An event loop for async functions: one for all calls, since their clients and sessions belong to one loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
+        self._what = what
         self._loop = asyncio.new_event_loop()
         self._loop.call_soon(self._look, time.monotonic())
-        threading.Thread(target=self._loop.run_forever, name="reward-loop", daemon=True).start()
+        threading.Thread(target=self._loop.run_forever, name=f"{what} loop", daemon=True).start()
 
-    def submit(self, function: RewardFunction, argument: object) -> "asyncio.Future[Any]":
+    def submit(self, function: UserFunction, argument: object) -> "asyncio.Future[Any]":
         """The call's result as a future of the running loop; cancelling it cancels the call."""
 
         async def run() -> Any:
@@ -83,8 +84,9 @@ class LoopThread:
         now = time.monotonic()
         if now - last > LOOP_ANSWERS_WITHIN_S:
             log.error(
-                "the async reward blocked its event loop for %.1f s: no other call went on meanwhile; a reward must "
-                "await what is slow, or be sync",
+                "the async %s blocked its event loop for %.1f s: no other call went on meanwhile; it must await "
+                "what is slow, or be sync",
+                self._what,
                 now - last,
             )
         self._loop.call_later(LAG_LOOK_S, self._look, now)
