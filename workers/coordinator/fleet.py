@@ -5,17 +5,18 @@ Promises, by its own accounting:
 - an instance is never given more than it has room for: `max_num_seqs` that run, and a short queue of `1 / QUEUE_SHARE`
   of them that gets a trajectory only when no instance has a free slot;
 - an instance that was silent for `SILENCE_S` gets nothing until it reports again;
-- a placement that never arrives at its instance stops counting after `DECAY_S`.
+- a placement that never arrives at its instance stops counting after `DECAY_S`;
+- trajectories placed by one call, which are of one group, share an instance while it has room: they have one prompt.
 
 `load` is what the instance reported (running + waiting) plus what was placed on it and not yet received: between two
 reports the placements of this process are the only fresh fact.
 """
 
+import random
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ...schemas.config.psrl import RoutingMethod
 from ...schemas.ids import InstanceId
 from ...schemas.messages.fleet import FleetInstance, FleetSnapshot
 from ...schemas.messages.rollout import (
@@ -28,7 +29,8 @@ from ...schemas.messages.rollout import (
     RouteRequest,
     RouteResult,
 )
-from .policies import Candidate, Policy, make_policy
+from .policies.routing.contract import Candidate, RoutingSnapshot
+from .policies.routing.registry import ROUTING
 
 SILENCE_S = 5.0
 """An instance that has not reported for so long is taken for gone."""
@@ -78,9 +80,11 @@ class _Instance:
 class Fleet:
     """Every instance that reported lately. `now` is any monotonic clock, the same in every call."""
 
-    def __init__(self) -> None:
+    def __init__(self, chance: Callable[[], float] = random.random) -> None:
         self._instances: dict[InstanceId, _Instance] = {}
-        self._policies: dict[tuple[str, RoutingMethod], Policy] = {}
+        self._last: dict[str, InstanceId] = {}
+        """Of each run, the instance that its last choice fell on."""
+        self._chance = chance
 
     def report(self, report: InstanceReport, now: float) -> None:
         known = self._instances.get(report.instance)
@@ -93,13 +97,15 @@ class Fleet:
     def place(self, request: RouteRequest, now: float) -> RouteResult:
         """Place as many of the trajectories as there is room for now; never waits."""
         self._refresh(now)
-        policy = self._policy(request)
         placements: list[Placement] = []
+        siblings_on: InstanceId | None = None
         for index in request.indices:
             candidates = self._candidates(request)
             if not candidates:
                 return RouteResult(placements=tuple(placements), reason=self._why_not(request))
-            chosen = policy.choose(candidates)
+            left = len(request.indices) - len(placements)
+            chosen = _beside(siblings_on, candidates) or self._choose(request, candidates, left)
+            siblings_on = chosen.instance
             self._instances[chosen.instance].placed_at.append(now)
             placements.append(Placement(index=index, instance=chosen.instance, version=chosen.version))
         return RouteResult(placements=tuple(placements))
@@ -138,14 +144,16 @@ class Fleet:
         for instance in self._instances.values():
             instance.decay(now)
         served = {instance.report.run_id for instance in self._instances.values()}
-        for key in [key for key in self._policies if key[0] not in served]:
-            del self._policies[key]
+        for run_id in [run_id for run_id in self._last if run_id not in served]:
+            del self._last[run_id]
 
-    def _policy(self, request: RouteRequest) -> Policy:
-        key = (str(request.run_id), request.method)
-        if key not in self._policies:
-            self._policies[key] = make_policy(request.method)
-        return self._policies[key]
+    def _choose(self, request: RouteRequest, candidates: Sequence[Candidate], left: int) -> Candidate:
+        """By the run's policy, among those with slots for all that are left, if there are any."""
+        roomy = [one for one in candidates if one.capacity - one.load >= left]
+        snapshot = RoutingSnapshot(roomy or candidates, self._last.get(request.run_id), self._chance())
+        chosen = ROUTING[request.method](snapshot)
+        self._last[request.run_id] = chosen.instance
+        return chosen
 
     def _candidates(self, request: RouteRequest) -> list[Candidate]:
         """Those with a free slot; if there is none, those with a place in their queue."""
@@ -173,6 +181,10 @@ class Fleet:
             return f"no instance of run {run_id} has reported in the last {SILENCE_S:.0f} s"
         states = ", ".join(_state(instance, tag) for instance in there)
         return f"{len(there)} instance{'s' if len(there) > 1 else ''}: {states}"
+
+
+def _beside(siblings_on: InstanceId | None, candidates: Sequence[Candidate]) -> Candidate | None:
+    return next((one for one in candidates if one.instance == siblings_on), None)
 
 
 def _state(instance: _Instance, tag: int) -> str:

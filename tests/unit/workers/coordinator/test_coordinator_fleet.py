@@ -1,4 +1,4 @@
-"""The fleet's accounting and the routing policies."""
+"""The fleet's accounting."""
 
 from collections import Counter
 
@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrl.schemas.config.psrl import RoutingMethod
-from psrl.schemas.ids import GroupId, InstanceId, RunId
-from psrl.schemas.messages.rollout import DispatchPlanRequest, InstanceReport, InstanceState, RouteRequest
+from psrl.schemas.ids import GroupId, RunId
+from psrl.schemas.messages.rollout import DispatchPlanRequest, InstanceReport, InstanceState, RouteRequest, RouteResult
 from psrl.workers.coordinator.fleet import DECAY_S, SILENCE_S, Fleet
-from psrl.workers.coordinator.policies import Candidate, make_policy
 
 RUN = RunId("run")
 
@@ -30,12 +29,33 @@ def plan(per_group: int) -> DispatchPlanRequest:
     return DispatchPlanRequest(run_id=RUN, trajectories_per_group=per_group)
 
 
-def test_one_call_spreads_a_group_over_the_least_loaded_instances() -> None:
+def on_each(result: RouteResult) -> dict[str, int]:
+    return Counter(placement.instance for placement in result.placements)
+
+
+@pytest.mark.parametrize("method", RoutingMethod)
+def test_a_group_goes_to_one_instance_that_has_room_for_all_of_it(method: RoutingMethod) -> None:
+    """Its trajectories share the prompt's KV cache there, and one generate call."""
     fleet = Fleet()
-    fleet.report(report("rollout-0", running=2), 0)
-    fleet.report(report("rollout-1"), 0)
-    result = fleet.place(ask(4), 0)
-    assert Counter(placement.instance for placement in result.placements) == {"rollout-0": 1, "rollout-1": 3}
+    fleet.report(report("rollout-0", max_num_seqs=16, running=9), 0)
+    fleet.report(report("rollout-1", max_num_seqs=16, running=8), 0)
+    fleet.report(report("rollout-2", max_num_seqs=8, running=6), 0)
+    assert on_each(fleet.place(ask(8, method=method), 0)) == {"rollout-1": 8}
+
+
+def test_groups_take_the_least_loaded_instance_in_turn() -> None:
+    fleet = Fleet()
+    for name in ("rollout-0", "rollout-1"):
+        fleet.report(report(name, max_num_seqs=16), 0)
+    assert [on_each(fleet.place(ask(4), 0)) for _ in range(3)] == [{"rollout-0": 4}, {"rollout-1": 4}, {"rollout-0": 4}]
+
+
+def test_a_group_that_no_instance_has_room_for_is_shared_out_before_any_of_it_queues() -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0", max_num_seqs=16, running=13), 0)
+    fleet.report(report("rollout-1", max_num_seqs=16, running=11), 0)
+    result = fleet.place(ask(8), 0)
+    assert on_each(result) == {"rollout-0": 3, "rollout-1": 5}
     assert result.reason == ""
 
 
@@ -146,20 +166,6 @@ def test_a_plan_without_room_says_why() -> None:
     answer = fleet.plan(plan(4), 0)
     assert answer.rooms == ()
     assert answer.reason == "1 instance: rollout-0 full 4/4"
-
-
-@pytest.mark.parametrize("method", RoutingMethod)
-def test_every_routing_method_has_a_policy_that_chooses_a_candidate(method: RoutingMethod) -> None:
-    candidates = [Candidate(InstanceId(f"rollout-{i}"), 0, i, 8) for i in range(3)]
-    policy = make_policy(method)
-    assert all(policy.choose(candidates) in candidates for _ in range(20))
-
-
-def test_round_robin_takes_turns_and_survives_a_leaving_instance() -> None:
-    a, b, c = (Candidate(InstanceId(name), 0, 0, 8) for name in "abc")
-    policy = make_policy(RoutingMethod.ROUND_ROBIN)
-    assert [policy.choose([a, b, c]) for _ in range(4)] == [a, b, c, a]
-    assert policy.choose([a, c]) == c
 
 
 EVENTS = st.one_of(

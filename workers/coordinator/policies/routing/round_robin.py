@@ -1,0 +1,8 @@
+"""The next by name after the one chosen before, so that an instance that leaves or joins breaks nothing."""
+
+from .contract import Candidate, RoutingSnapshot
+
+
+def round_robin(snapshot: RoutingSnapshot) -> Candidate:
+    last = snapshot.last or ""
+    return next((one for one in snapshot.candidates if one.instance > last), snapshot.candidates[0])
