@@ -15,6 +15,7 @@ from ...schemas.messages.data import Admission, AdmitRequest
 from ...schemas.messages.run import RunPhase
 from ...schemas.tables import Run
 from ..boundary import boundary
+from ..filters.registry import check_filter
 from ..heartbeat import heartbeating
 from ..rewards.load import load_reward
 from .dataset import Dataset, DatasetCache
@@ -59,6 +60,7 @@ class Admit:
         check_instances(config, self._instances)
         check_model(config)
         load_reward(config.reward.function)
+        check_filter(config)
         dataset = self._datasets.load(config)
         return Checked(config, dataset, total_steps(config, len(dataset.train)))
 

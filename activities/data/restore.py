@@ -17,10 +17,14 @@ from ...schemas.config import RunConfig, parse_config
 from ...schemas.errors import DataError, NothingToResume, RunUnknown
 from ...schemas.ids import GroupId, RunId
 from ...schemas.messages.data import Admission, KeptGroup, Purpose, Restored, RestoreRequest
+from ...schemas.messages.rewards import Verdict
 from ...schemas.messages.run import RunPhase
 from ...schemas.status import GROUP_EXITS, GroupStatus, TrajectoryStatus
 from ...schemas.tables import Run
 from ..boundary import boundary
+from ..filters.registry import check_filter, filter_name
+from ..filters.scored import read_scored_groups
+from ..filters.verdict import Verdicts
 from ..heartbeat import heartbeating
 from ..rewards.load import load_reward
 from ..store.literals import listed
@@ -48,9 +52,9 @@ LEFT_BEHIND = text(
 
 SCORED = text(
     f"""
-    SELECT group_id, count(*), min(reward), max(reward), max(scored_at)
+    SELECT group_id
     FROM (
-        SELECT group_id, reward, scored_at, row_number() OVER (PARTITION BY group_id ORDER BY scored_at, index) AS place
+        SELECT group_id, scored_at, row_number() OVER (PARTITION BY group_id ORDER BY scored_at, index) AS place
         FROM trajectories
         WHERE run_id = :run AND group_id = ANY(:groups) AND status = {listed(TrajectoryStatus.SCORED)}
             AND reward IS NOT NULL
@@ -58,7 +62,7 @@ SCORED = text(
     WHERE place <= :needed GROUP BY group_id HAVING count(*) = :needed ORDER BY max(scored_at), group_id
     """
 )
-"""Of each complete group: the N trajectories that count, in order of completion."""
+"""Groups of which N trajectories are scored, in order of completion."""
 
 CUT_SHORT = text(
     f"""
@@ -105,15 +109,16 @@ class Restore:
             run = await _run(connection, request.run_id)
         async with heartbeating():
             checked = await asyncio.to_thread(self._check, run, request.accept_changed_data)
-        changed = checked.dataset.fingerprint != run.data_fingerprint
-        async with self._engine.connect() as connection:
-            return await _restored(connection, run, admission_of(checked), changed)
+            changed = checked.dataset.fingerprint != run.data_fingerprint
+            async with self._engine.connect() as connection:
+                return await _restored(connection, run, admission_of(checked), changed)
 
     def _check(self, run: Row[Any], accept_changed_data: bool) -> Checked:
         config = parse_config(run.config)
         check_instances(config, self._instances)
         check_model(config)
         load_reward(config.reward.function)
+        check_filter(config)
         if fingerprint(config) == run.data_fingerprint:
             return Checked(config, self._datasets.load(config), run.total_steps)
         if not accept_changed_data:
@@ -145,7 +150,7 @@ async def _restored(connection: AsyncConnection, run: Row[Any], admission: Admis
             f"{admission.total_steps}: nothing is left to resume"
         )
     config = parse_config(admission.config)
-    kept, unfinished = await _left_behind(connection, key, config)
+    kept, unfinished = await _left_behind(connection, run, config)
     place, redraw = await _position(connection, key, run, unfinished)
     first_epoch = None
     if changed:
@@ -170,18 +175,27 @@ async def _restored(connection: AsyncConnection, run: Row[Any], admission: Admis
 
 
 async def _left_behind(
-    connection: AsyncConnection, key: dict[str, Any], config: RunConfig
+    connection: AsyncConnection, run: Row[Any], config: RunConfig
 ) -> tuple[tuple[KeptGroup, ...], list[Row[Any]]]:
-    """Groups without an end: those that are complete, in order of completion, and the others."""
+    """Groups without an end: those that may be trained on, in order of completion, and the others."""
+    key = {"run": run.run_id}
     rows = {row.group_id: row for row in await connection.execute(LEFT_BEHIND, key)}
-    scored = await connection.execute(SCORED, {**key, "groups": list(rows), "needed": config.psrl.rollout_n})
-    filtering = config.psrl.group_post_process.enable
-    kept = tuple(
-        KeptGroup(group_id=GroupId(group), version_tag=rows.pop(group).version_tag)
-        for group, _, lowest, highest, _ in scored
-        if not filtering or lowest < highest
-    )
+    limits = {"groups": list(rows), "needed": config.psrl.rollout_n}
+    complete = [GroupId(group) for group in await connection.scalars(SCORED, {**key, **limits})]
+    if filter_name(config) is not None:
+        complete = await _passing(connection, run, config, complete)
+    kept = tuple(KeptGroup(group_id=group, version_tag=rows.pop(group).version_tag) for group in complete)
     return kept, list(rows.values())
+
+
+async def _passing(
+    connection: AsyncConnection, run: Row[Any], config: RunConfig, complete: Sequence[GroupId]
+) -> list[GroupId]:
+    """Those that the filter, as it is now, lets pass: the run may have ended because of what it was."""
+    groups = await read_scored_groups(connection, run.run_id, complete, config.psrl.rollout_n)
+    verdicts = Verdicts()
+    found = await asyncio.gather(*(verdicts.of(run.workflow_run_id, config, groups[group]) for group in complete))
+    return [group for group, its in zip(complete, found, strict=True) if its.verdict is Verdict.KEEP]
 
 
 async def _position(

@@ -20,7 +20,7 @@ from ..store.literals import listed
 
 READ: TextClause = text(
     """
-    SELECT r.workflow_run_id, g.prompt_ids, g.prompt_text, g.data_source, g.ground_truth, g.extra,
+    SELECT r.workflow_run_id, g.purpose, g.prompt_ids, g.prompt_text, g.data_source, g.ground_truth, g.extra,
            t.index, t.status, t.reward, t.reward_error, t.reward_metrics,
            (SELECT coalesce(string_agg(s.token_ids, ''::bytea ORDER BY s.turn, s.seq), ''::bytea) FROM segments s
             WHERE s.run_id = t.run_id AND s.group_id = t.group_id AND s.index = t.index) AS response
@@ -52,6 +52,7 @@ class Scorable:
     """One trajectory, scored before or not, with its group's prompt."""
 
     workflow_run_id: str
+    purpose: str
     prompt_ids: bytes
     prompt_text: str
     data_source: str

@@ -79,6 +79,15 @@ SUMMARY: TextClause = text(
     """
 )
 
+METRICS: TextClause = text(
+    """
+    SELECT metric.key, avg(metric.value::double precision)
+    FROM batch_members m JOIN trajectories t USING (run_id, group_id, index), jsonb_each_text(t.reward_metrics) metric
+    WHERE m.run_id = :run AND m.buffer = :buffer AND t.run_id = :run AND t.group_id = ANY(:taken)
+    GROUP BY metric.key ORDER BY metric.key
+    """
+)
+
 STALENESS: TextClause = text(
     """
     SELECT buffer - version_tag, count(DISTINCT group_id)
@@ -190,6 +199,7 @@ async def _check_members(connection: AsyncConnection, request: BatchRequest, nee
 
 async def _summary(connection: AsyncConnection, key: dict[str, Any]) -> BatchInfo:
     groups, trajectories, tokens, mean, std, length = (await connection.execute(SUMMARY, key)).one()
+    metrics = await connection.execute(METRICS, key)
     histogram = await connection.execute(STALENESS, key)
     freshest, age = (await connection.execute(TOKEN_STALENESS, key)).one()
     waited_mean, waited_max = (await connection.execute(GROUPS_WAITED, key)).one()
@@ -204,6 +214,7 @@ async def _summary(connection: AsyncConnection, key: dict[str, Any]) -> BatchInf
         group_waited_max_s=waited_max,
         reward_mean=mean,
         reward_std=std,
+        reward_metrics={name: average for name, average in metrics},  # noqa: C416
         response_tokens_mean=length,
     )
 

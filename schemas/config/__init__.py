@@ -1,12 +1,12 @@
 """Configuration of a run: frozen pydantic sections with the meaning under each field."""
 
 from .actor import ActorSection, LossAggregation, LossMode, Optim, Precision
-from .algorithm import AdvantageEstimator, AlgorithmSection, RolloutCorrection, RolloutCorrectionLevel
+from .algorithm import AdvantageEstimator, AlgorithmSection, FilterGroups, RolloutCorrection, RolloutCorrectionLevel
 from .base import Section
 from .data import DataSection
 from .load import load_config, merge, parse_config
 from .model import ModelSection
-from .psrl import GroupFilter, PsMode, PsrlSection, RoutingMethod
+from .psrl import GroupFilterName, PsMode, PsrlSection, RoutingMethod
 from .reward import RewardScope, RewardSection
 from .rollout import RolloutDtype, RolloutSection, ValSampling
 from .root import RunConfig
@@ -17,7 +17,8 @@ __all__ = [
     "AdvantageEstimator",
     "AlgorithmSection",
     "DataSection",
-    "GroupFilter",
+    "FilterGroups",
+    "GroupFilterName",
     "LossAggregation",
     "LossMode",
     "ModelSection",

@@ -31,6 +31,17 @@ class RolloutCorrection(Section):
     """Truncation of the importance weight."""
 
 
+REWARD_ITSELF = ("score", "seq_reward", "seq_final_reward")
+"""Names that people know the reward by."""
+
+
+class FilterGroups(Section):
+    metric: str = "score"
+    """What dynamic_sampling_filter compares. `score` (also `seq_reward`, `seq_final_reward`) is the reward itself; any
+    other name is a number that the reward function returns beside it, such as `acc`: under a shaped reward the rewards
+    of a group always differ a little, though all of its answers failed."""
+
+
 class AlgorithmSection(Section):
     adv_estimator: AdvantageEstimator = AdvantageEstimator.GRPO
     norm_adv_by_std_in_grpo: bool = True
@@ -38,4 +49,5 @@ class AlgorithmSection(Section):
     mask_truncated: bool = False
     """Leave responses that were cut by their length out of the loss (overlong filtering, arXiv:2503.14476, section 3.4;
     TRL's mask_truncated_completions). Their rewards still count in their group's advantages."""
+    filter_groups: FilterGroups = FilterGroups()
     rollout_correction: RolloutCorrection = RolloutCorrection()

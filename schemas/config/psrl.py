@@ -5,6 +5,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from ..errors import nearest
 from .base import Section
 
 
@@ -69,21 +70,43 @@ class Deployment(Section):
     """The run stops when every instance is quarantined and all tries to bring one back have failed for so long."""
 
 
-class GroupFilter(StrEnum):
-    """Registered group post-processors."""
+class GroupFilterName(StrEnum):
+    """Built-in group filters."""
 
     DYNAMIC_SAMPLING = "dynamic_sampling_filter"
-    """Drop a group whose rewards are all equal: it carries no gradient. One fresh prompt replaces it."""
+    """Drop a group in which `algorithm.filter_groups.metric` is the same for all: it carries no gradient."""
+    NO_FILTER = "no_filter"
+    """Keep every group."""
 
 
 class GroupPostProcess(Section):
     enable: bool = False
-    """Filter groups before they occupy their slot."""
-    name: GroupFilter | None = None
-    """Which filter; required when enabled."""
+    """Filter complete groups before they occupy their slot. One fresh prompt replaces each group that is dropped."""
+    name: str | None = None
+    """Which filter; required when enabled. `dynamic_sampling_filter`: drop a group in which
+    `algorithm.filter_groups.metric` is the same for all trajectories, as it carries no gradient. `no_filter`: keep
+    every group. Or an import path `package.module:function`, sync or async: it gets the group, and returns None to keep
+    it or the reason to drop it, within the limits of a reward (`reward.timeout_s`, `reward.max_attempts`,
+    `reward.max_concurrency`)."""
     max_consecutive_drops: int = Field(default=512, ge=1)
     """Filtered groups in a row after which the run stops and names the data: filtering everything is a fault
     of the task, not bad luck."""
+
+    @property
+    def is_plug_in(self) -> bool:
+        """The filter is the user's own code."""
+        return self.name is not None and ":" in self.name
+
+    @model_validator(mode="after")
+    def _names_a_filter(self) -> Self:
+        known = [name.value for name in GroupFilterName]
+        allowed = f"allowed: {', '.join(known)}, or package.module:function"
+        if self.enable and self.name is None:
+            raise ValueError(f"psrl.group_post_process.name=null while enabled; {allowed}")
+        if self.name is not None and self.name not in known and not self.is_plug_in:
+            guess = nearest(self.name, known)
+            raise ValueError(f"psrl.group_post_process.name={self.name!r} is not a filter{guess}; {allowed}")
+        return self
 
 
 MAX_LIVE_GROUPS = 10_000
@@ -146,7 +169,4 @@ class PsrlSection(Section):
                 f"{path}.redundant_rollout_n={self.offered_trajectories} is below "
                 f"psrl.rollout_n={self.rollout_n}; allowed: that or more"
             )
-        if self.group_post_process.enable and self.group_post_process.name is None:
-            names = ", ".join(GroupFilter)
-            raise ValueError(f"psrl.group_post_process.name=null while enabled; allowed: {names}")
         return self

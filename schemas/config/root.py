@@ -9,11 +9,14 @@ from .algorithm import AdvantageEstimator, AlgorithmSection
 from .base import Section
 from .data import DataSection
 from .model import ModelSection
-from .psrl import PsrlSection
+from .psrl import GroupFilterName, PsrlSection
 from .reward import RewardSection
 from .rollout import RolloutSection
 from .trainer import TrainerSection
 from .without_effect import without_effect
+
+SCORING_MARGIN_S = 30
+"""For what a scoring task does besides: reading, storing, the pauses between attempts."""
 
 
 class RunConfig(Section):
@@ -32,6 +35,14 @@ class RunConfig(Section):
     def context_tokens(self) -> int:
         """Context the engine needs."""
         return self.rollout.max_model_len or self.data.max_prompt_length + self.data.max_response_length
+
+    @property
+    def scoring_timeout_s(self) -> float:
+        """Time limit of one scoring task. Each attempt of the reward may take all its time, and so may each of a group
+        filter of the user's, which runs in the same task."""
+        chosen = self.psrl.group_post_process
+        functions = 2 if chosen.enable and chosen.is_plug_in else 1
+        return functions * self.reward.timeout_s * self.reward.max_attempts + SCORING_MARGIN_S
 
     @model_validator(mode="after")
     def _required(self) -> Self:
@@ -68,6 +79,16 @@ class RunConfig(Section):
                 "psrl.rollout_n=1 with group-normalised advantages gives every trajectory advantage 0; "
                 "allowed: psrl.rollout_n >= 2, or algorithm.norm_adv_by_std_in_grpo=false (the reward itself is "
                 "then the advantage)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _some_group_passes_the_filter(self) -> Self:
+        chosen = self.psrl.group_post_process
+        if chosen.enable and chosen.name == GroupFilterName.DYNAMIC_SAMPLING and self.psrl.rollout_n == 1:
+            raise ValueError(
+                f"psrl.group_post_process.name={chosen.name} with psrl.rollout_n=1 would drop every group, for want of "
+                "another trajectory that differs; allowed: psrl.rollout_n >= 2, or psrl.group_post_process.enable=false"
             )
         return self
 

@@ -32,6 +32,11 @@ MODES = (
         lambda config: config.algorithm.adv_estimator == "grpo",
         "algorithm.adv_estimator=grpo",
     ),
+    Mode(
+        ("algorithm.filter_groups.metric",),
+        lambda config: config.psrl.group_post_process.name == "dynamic_sampling_filter",
+        "psrl.group_post_process.name=dynamic_sampling_filter",
+    ),
     Mode(("data.seed",), lambda config: config.data.shuffle, "data.shuffle=true"),
     Mode(("reward.coalesce",), lambda config: config.reward.scope == "trajectory", "reward.scope=trajectory"),
 )

@@ -1,10 +1,11 @@
-"""Messages of scoring, and the sample that a user's reward function receives."""
+"""Messages of scoring, and what a user's own functions receive: a reward its sample, a group filter its group."""
 
 from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from ..errors import UserCodeFailed
 from ..ids import GroupId, RunId
 from .base import Message
 
@@ -49,10 +50,70 @@ class Score(Message):
     outcome: ScoreOutcome
     reward: float | None = None
     metrics: dict[str, float] = {}
-    """Numbers that the function returned beside the reward, by name."""
+    """Numbers that the function returned beside the reward, by name. They go into the store and stay there: no workflow
+    decides by them."""
     error: str = ""
     """First line of the last failure, shortened."""
 
 
+class Verdict(StrEnum):
+    """What a group filter says of a complete group."""
+
+    KEEP = "keep"
+    """It may be trained on."""
+    DROP = "drop"
+    """It is left out; one fresh prompt replaces it."""
+    FAILED = "failed"
+    """The filter itself failed: nobody knows. The group fails."""
+
+
+class GroupVerdict(Message):
+    verdict: Verdict
+    reason: str = ""
+    """In one line; empty for a group that is kept."""
+
+
 class ScoreResult(Message):
     scores: tuple[Score, ...]
+    verdict: GroupVerdict | None = None
+    """When the group is complete and its run filters groups. Of several calls for one group, at least the one that
+    stored the last score that counts has it."""
+
+
+class ScoredTrajectory(BaseModel):
+    """One member of a complete group."""
+
+    model_config = ConfigDict(frozen=True)
+
+    index: int
+    reward: float
+    metrics: dict[str, float] = {}
+    """What the reward returned beside `score`."""
+    tokens: int = 0
+    """Sampled."""
+
+
+class ScoredGroup(BaseModel):
+    """What a group filter sees: the N trajectories that the group would be trained on."""
+
+    model_config = ConfigDict(frozen=True)
+
+    group_id: GroupId
+    data_source: str = ""
+    ground_truth: Any = None
+    """`reward_model.ground_truth` of the data row."""
+    extra: dict[str, Any] = {}
+    """Every other column of the data row."""
+    trajectories: tuple[ScoredTrajectory, ...]
+
+    @property
+    def rewards(self) -> list[float]:
+        return [trajectory.reward for trajectory in self.trajectories]
+
+    def values(self, metric: str) -> list[float]:
+        """One per trajectory. Raises `UserCodeFailed` when the reward did not return it for all of them."""
+        for trajectory in self.trajectories:
+            if metric not in trajectory.metrics:
+                there = ", ".join(["score", *trajectory.metrics])
+                raise UserCodeFailed(f"the reward of t{trajectory.index:02d} has no number {metric!r}, only {there}")
+        return [trajectory.metrics[metric] for trajectory in self.trajectories]

@@ -113,7 +113,6 @@ class StartGroup(Message):
     reward_timeout_s: float
     reward_per_group: bool
     coalesce_rewards: bool
-    filter_equal_rewards: bool
     routing: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE
     one_version: bool = False
     """As in `GenerateRequest`."""

@@ -52,6 +52,9 @@ class BatchInfo(Message):
     group_waited_max_s: float | None = None
     reward_mean: float
     reward_std: float
+    reward_metrics: dict[str, float] = {}
+    """Means of the numbers that the reward function returned beside the reward, each over the trajectories that have
+    it."""
     response_tokens_mean: float
 
 

@@ -167,7 +167,6 @@ class Assembly:
             reward_timeout_s=60,
             reward_per_group=False,
             coalesce_rewards=self.config.reward.coalesce,
-            filter_equal_rewards=False,
         )
 
 

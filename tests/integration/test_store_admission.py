@@ -87,6 +87,10 @@ async def test_the_number_of_steps_is_the_smaller_of_data_and_configuration(
         ({"data": {"max_response_length": 60}}, ("ModelError", "longer than the context")),
         ({"model": {"path": "/none"}}, ("ModelError", "model.path=/none is not a directory")),
         ({"reward": {"function": "tests.support.none:f"}}, ("RewardLoadError", "No module named 'tests.support.none'")),
+        (
+            {"psrl": {"group_post_process": {"enable": True, "name": "tests.support.filters:al_long"}}},
+            ("FilterLoadError", r"psrl\.group_post_process\.name=.* has no 'al_long' \(did you mean 'all_long'\?\)"),
+        ),
         # Field report 9: with the traceback of what fails on import.
         (
             {"reward": {"function": "tests.support.broken_reward:f"}},

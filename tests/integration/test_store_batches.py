@@ -106,6 +106,13 @@ async def test_how_long_a_complete_group_waited_counts_from_its_last_score(run: 
     assert info.group_waited_max_s - info.group_waited_mean_s == pytest.approx(40)
 
 
+async def test_the_means_of_what_rewards_returned_are_over_the_members_that_have_it(run: AsyncEngine) -> None:
+    for index, metrics in enumerate(({"acc": 1.0, "style": 3.0}, {"acc": 0.0}, {"acc": 7.0})):
+        await finish_scored(run, G0, index, float(index))
+        await set_trajectory(run, G0, index, reward_metrics=metrics)
+    assert (await make(run, 0, G0)).reward_metrics == {"acc": 0.5, "style": 3.0}
+
+
 async def test_the_same_buffer_asked_for_again_gives_the_same_batch(run: AsyncEngine) -> None:
     await complete(run, G0)
     await complete(run, G1)

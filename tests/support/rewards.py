@@ -176,6 +176,17 @@ def group_short(samples: list[RewardSample]) -> list[float]:
     return [1.0]
 
 
+def shaped(sample: RewardSample) -> dict[str, object]:
+    """Right when the answer begins with 1; a length term on top tells even failures apart."""
+    calls.append(sample.response_text)
+    right = sample.response_text.startswith("1")
+    return {"score": right - 0.1 * len(sample.response_text), "acc": right, "parsed": sample.response_text}
+
+
+def sometimes_without_acc(sample: RewardSample) -> dict[str, float]:
+    return {"score": 1.0, "style": 2.0} if sample.response_text == "x" else {"score": 0.0, "acc": 0.0}
+
+
 def of_two(solution, truth):  # type: ignore[no-untyped-def]
     """As other frameworks have it."""
 

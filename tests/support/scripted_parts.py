@@ -14,6 +14,8 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from psrl.activities.filters.registry import filter_name
+from psrl.activities.filters.verdict import Verdicts
 from psrl.activities.orchestration.groups import GroupActivities
 from psrl.schemas.config import parse_config
 from psrl.schemas.ids import (
@@ -39,7 +41,15 @@ from psrl.schemas.messages.data import (
     Restored,
     RestoreRequest,
 )
-from psrl.schemas.messages.rewards import Score, ScoreOutcome, ScoreRequest, ScoreResult
+from psrl.schemas.messages.rewards import (
+    GroupVerdict,
+    Score,
+    ScoredGroup,
+    ScoredTrajectory,
+    ScoreOutcome,
+    ScoreRequest,
+    ScoreResult,
+)
 from psrl.schemas.messages.rollout import (
     DispatchPlan,
     DispatchPlanRequest,
@@ -219,7 +229,16 @@ class ScriptedParts:
     async def score(self, request: ScoreRequest) -> ScoreResult:
         scores = [await self.on_score(request.group_id, index) for index in request.indices]
         self.scored.update({(request.group_id, s.index): s.reward for s in scores if s.reward is not None})
-        return ScoreResult(scores=tuple(scores))
+        return ScoreResult(scores=tuple(scores), verdict=await self.verdict(request.group_id))
+
+    async def verdict(self, group_id: GroupId) -> GroupVerdict | None:
+        """As the real part gives it: of a complete group, when the run filters groups."""
+        config = parse_config(self.admission.config) if self.admission else None
+        members = [ScoredTrajectory(index=i, reward=r) for (group, i), r in self.scored.items() if group == group_id]
+        if config is None or filter_name(config) is None or len(members) < config.psrl.rollout_n:
+            return None
+        group = ScoredGroup(group_id=group_id, trajectories=tuple(members[: config.psrl.rollout_n]))
+        return await Verdicts().of("run", config, group)
 
     # --- store and coordinator ---------------------------------------------------------------------------------------
 

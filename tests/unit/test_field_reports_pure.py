@@ -152,6 +152,7 @@ def test_a_part_is_turned_off_by_one_override_whatever_its_settings_are() -> Non
 
 
 CHANGED: dict[str, Any] = {
+    "algorithm.filter_groups.metric": "acc",
     "algorithm.rollout_correction.rollout_is_threshold": 3.0,
     "data.seed": 5,
     "reward.coalesce": "false",

@@ -11,7 +11,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from psrl.schemas.errors import InvariantViolated
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId, RunId, group_workflow
-from psrl.schemas.messages.rewards import Score, ScoreOutcome
+from psrl.schemas.messages.rewards import GroupVerdict, Score, ScoreOutcome, Verdict
 from psrl.schemas.messages.rollout import (
     GenerateRequest,
     GenerateResult,
@@ -40,7 +40,6 @@ def start(run_id: str, **changes: object) -> StartGroup:
         reward_timeout_s=60,
         reward_per_group=False,
         coalesce_rewards=True,
-        filter_equal_rewards=False,
     )
     return group.model_copy(update=changes)
 
@@ -155,6 +154,27 @@ async def test_a_failed_reward_fails_the_group_and_is_no_zero(client: Client, ru
     assert report.outcome is GroupOutcome.FAILED
     assert report.reward_mean is None
     assert "no verdict" in report.reason
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome"),
+    [
+        (Verdict.KEEP, GroupOutcome.COMPLETE),
+        (Verdict.DROP, GroupOutcome.FILTERED),
+        (Verdict.FAILED, GroupOutcome.FAILED),
+    ],
+)
+@pytest.mark.parametrize("coalesced", [True, False])
+async def test_the_verdict_that_comes_with_the_scores_decides_what_becomes_of_a_complete_group(
+    client: Client, run_id: str, verdict: Verdict, outcome: GroupOutcome, coalesced: bool
+) -> None:
+    class Filtered(ScriptedParts):
+        async def verdict(self, group_id: GroupId) -> GroupVerdict | None:
+            complete = len(self.scored) == 2
+            return GroupVerdict(verdict=verdict, reason=f"said {verdict}") if complete else None
+
+    report = await play(client, Filtered(), start(run_id, coalesce_rewards=coalesced))
+    assert (report.outcome, report.reason) == (outcome, f"said {verdict}")
 
 
 async def test_a_spare_trajectory_replaces_one_whose_reward_failed(client: Client, run_id: str) -> None:

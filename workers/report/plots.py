@@ -13,7 +13,7 @@ ENGINE, TRAINER, WAITING, PUBLISHING = "#2a7f9e", "#d9822b", "#c5cbd3", "#7a5195
 
 def figures(rows: RunRows, summary: RunSummary) -> list[Any]:
     made = [
-        *(_reward(rows), _validation(rows), _staleness(summary), _token_staleness(rows)),
+        *(_reward(rows), _metrics(rows), _validation(rows), _staleness(summary), _token_staleness(rows)),
         *(_lengths(rows), _gap(rows), _times(rows), _waiting(rows), _depth(rows)),
     ]
     return [figure for figure in made if figure is not None]
@@ -40,6 +40,19 @@ def _reward(rows: RunRows) -> Any:
     figure = _figure("Reward", "step", "mean reward of the batch")
     figure.add_scatter(x=steps, y=means, mode="lines+markers", name="per step", line_color=WAITING)
     figure.add_scatter(x=steps, y=smooth, mode="lines", name="mean of ten", line_color=TRAINER, line_width=3)
+    return figure
+
+
+def _metrics(rows: RunRows) -> Any:
+    """What the reward function returned beside the reward."""
+    names = sorted({name for step in rows.steps for name in step.batch.reward_metrics})
+    if not names:
+        return None
+    figure = _figure("Reward metrics", "step", "mean of the batch")
+    steps = [step.buffer for step in rows.steps]
+    for name in names:
+        values = [step.batch.reward_metrics.get(name) for step in rows.steps]
+        figure.add_scatter(x=steps, y=values, mode="lines", name=name)
     return figure
 
 

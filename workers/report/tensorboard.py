@@ -36,6 +36,8 @@ def scalars(step: StepReport) -> Iterator[tuple[str, float]]:
         for name, value in getattr(step, stage).model_dump(exclude={"schema_version"}).items():
             if isinstance(value, int | float):
                 yield f"{stage}/{name}", float(value)
+    for name, value in step.batch.reward_metrics.items():
+        yield f"reward/{name}", value
     groups = step.batch.staleness
     if total := sum(groups.values()):
         yield "batch/staleness_mean", sum(age * count for age, count in groups.items()) / total

@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from ...activities import signatures
     from ...schemas.config import RoutingMethod
     from ...schemas.ids import GroupId, RunId, rollout_queue
-    from ...schemas.messages.rewards import Score, ScoreOutcome, ScoreRequest
+    from ...schemas.messages.rewards import GroupVerdict, Score, ScoreOutcome, ScoreRequest
     from ...schemas.messages.rollout import (
         GenerateRequest,
         GenerateResult,
@@ -70,6 +70,8 @@ class Episodes:
         self._places: dict[int, Placement] = {}
         self._unscored: list[int] = []
         self._expired = False
+        self.verdict: GroupVerdict | None = None
+        """Of the run's group filter, once the group is complete; None for a run without one."""
 
     @property
     def scored(self) -> list[Trajectory]:
@@ -248,6 +250,7 @@ class Episodes:
             ]
         else:
             scores = result.scores
+            self.verdict = result.verdict or self.verdict
         for score in scores:
             self._settle(score)
 

@@ -11,11 +11,18 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
+    from ...schemas.messages.rewards import Verdict
     from ...schemas.messages.run import GroupOutcome, GroupReport, StartGroup, TellRun
     from ..calls import table as calls
     from ..search import REWARD, STATE
     from .episodes import Episodes
     from .trajectory import Trajectory
+
+OUTCOME = {
+    Verdict.KEEP: GroupOutcome.COMPLETE,
+    Verdict.DROP: GroupOutcome.FILTERED,
+    Verdict.FAILED: GroupOutcome.FAILED,
+}
 
 
 @workflow.defn
@@ -62,8 +69,8 @@ class RolloutGroup:
         if not self._episodes.complete:
             outcome = GroupOutcome.FAILED
             reason = next((f"{t.name}: {t.error}" for t in self._episodes.trajectories if t.error), "")
-        elif self._start.filter_equal_rewards and max(rewards) == min(rewards):
-            outcome, reason = GroupOutcome.FILTERED, f"all {len(rewards)} rewards are {rewards[0]:g}"
+        elif verdict := self._episodes.verdict:
+            outcome, reason = OUTCOME[verdict.verdict], verdict.reason
         return GroupReport(
             group_id=self._start.group_id,
             outcome=outcome,

@@ -139,10 +139,9 @@ class Dispatcher:
             ),
             seed=self._config.trainer.seed,
             timeout_s=psrl.group_timeout_s,
-            reward_timeout_s=reward.timeout_s * reward.max_attempts + 30,
+            reward_timeout_s=self._config.scoring_timeout_s,
             reward_per_group=reward.scope is RewardScope.GROUP,
             coalesce_rewards=reward.coalesce,
-            filter_equal_rewards=psrl.group_post_process.enable,
             one_version=not psrl.rollout_coordination.partial_rollout.enable,
             routing=psrl.rollout_coordination.routing_strategy.method,
         )

@@ -252,7 +252,7 @@ async def _signal_instances(run: RunId, config: RunConfig, name: str, *args: obj
 
 
 async def start_evaluation(run: RunId, config: RunConfig, version: Version) -> None:
-    rollout, reward = config.rollout, config.reward
+    rollout = config.rollout
     await workflow.start_child_workflow(
         Evaluation.run,
         StartEvaluation(
@@ -264,7 +264,7 @@ async def start_evaluation(run: RunId, config: RunConfig, version: Version) -> N
             seed=config.trainer.seed,
             concurrency=EVALUATION_CONCURRENCY,
             timeout_s=config.psrl.group_timeout_s,
-            reward_timeout_s=reward.timeout_s * reward.max_attempts + 30,
+            reward_timeout_s=config.scoring_timeout_s,
             routing=config.psrl.rollout_coordination.routing_strategy.method,
         ),
         id=evaluation_workflow(run, version),

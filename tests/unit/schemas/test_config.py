@@ -50,6 +50,12 @@ def refusal(*overrides: str, file: Path | None = None) -> str:
         ("rollout.top_p=0.9", "allowed: 1 (off)"),
         ("rollout.top_k=20", "rollout.top_k=20 samples from a part of the distribution"),
         ("rollout.top_k=20", "allowed: -1 or 0 (off)"),
+        (
+            "psrl.group_post_process.name=dynamic_sampling",
+            "psrl.group_post_process.name='dynamic_sampling' is not a filter "
+            "(did you mean 'dynamic_sampling_filter'?); allowed: dynamic_sampling_filter, no_filter, "
+            "or package.module:function",
+        ),
         ("rollout.top_p=0", "rollout.top_p=0: input should be greater than 0"),
         ("staleness", "override 'staleness' is not of the form key=value"),
     ],
@@ -85,6 +91,20 @@ def test_an_estimator_that_compares_needs_somebody_to_compare_with() -> None:
 @pytest.mark.parametrize("legal", ["actor.optim.lr=0", "rollout.top_k=0", "algorithm.mask_truncated=true"])
 def test_what_an_experiment_may_ask_for(legal: str) -> None:
     load_config(None, [*MINIMAL, legal])
+
+
+def test_a_filter_that_would_drop_every_group_is_refused() -> None:
+    one = ["psrl.rollout_n=1", "algorithm.norm_adv_by_std_in_grpo=false", "psrl.group_post_process.enable=true"]
+    said = "name=dynamic_sampling_filter with psrl.rollout_n=1 would drop every group"
+    assert said in refusal(*one, "psrl.group_post_process.name=dynamic_sampling_filter")
+    assert load_config(None, [*MINIMAL, *one, "psrl.group_post_process.name=no_filter"])
+
+
+def test_a_scoring_task_has_time_for_every_attempt_of_the_users_functions() -> None:
+    limits = ["reward.timeout_s=7", "reward.max_attempts=3", "psrl.group_post_process.enable=true"]
+    built_in = load_config(None, [*MINIMAL, *limits, "psrl.group_post_process.name=no_filter"])
+    plug_in = load_config(None, [*MINIMAL, *limits, "psrl.group_post_process.name=module:keep"])
+    assert (built_in.scoring_timeout_s, plug_in.scoring_timeout_s) == (21 + 30, 42 + 30)
 
 
 def test_every_fault_of_a_file_is_told_at_once() -> None:

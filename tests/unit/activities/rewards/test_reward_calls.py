@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from psrl.activities.rewards.compute import score_group, score_one
 from psrl.activities.rewards.load import load_reward
-from psrl.activities.rewards.score import number, score_group, score_one
+from psrl.activities.rewards.reading import number
 from psrl.activities.user_code.calls import UserCalls
 from psrl.schemas.config import RewardSection
 from psrl.schemas.errors import RewardLoadError, UserCodeFailed
@@ -158,7 +159,7 @@ async def test_a_group_reward_that_fails_fails_every_trajectory(name: str, reaso
     assert reason in scores[0].error
 
 
-@pytest.mark.parametrize("value", [None, "1.0", float("nan"), float("inf"), {"score": 1.0}, [1.0], 1j])
+@pytest.mark.parametrize("value", [None, "1.0", float("nan"), float("inf"), {"acc": 1.0}, [1.0], 1j])
 def test_what_is_no_finite_number_is_a_failure(value: object) -> None:
     with pytest.raises(UserCodeFailed, match="returned"):
         number(value)

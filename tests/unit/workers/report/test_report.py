@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from psrl.schemas.messages.run import StepReport
-from psrl.workers.report.page import facts_of, write_page
+from psrl.workers.report.page import facts_of, render, write_page
 from psrl.workers.report.rows import Evaluated, Interval, RunRows
 from psrl.workers.report.summary import intersection_s, summarize
 from psrl.workers.report.tensorboard import write_events
@@ -182,6 +182,12 @@ def test_what_is_no_file_is_written_to_and_not_replaced_by_one(tmp_path: Path) -
     assert pipe.is_fifo()
 
 
+def test_the_page_plots_what_the_reward_returned_beside_the_reward(tmp_path: Path) -> None:
+    plain, told = rows([step_report(0)]), rows([step_report(0), step_report(1, reward_metrics={"acc": 0.5})])
+    assert "Reward metrics" not in render(plain, summarize(plain))
+    assert "Reward metrics" in render(told, summarize(told))
+
+
 def test_a_page_of_a_run_without_steps_can_be_written(tmp_path: Path) -> None:
     given = rows()
     write_page(given, summarize(given), tmp_path / "run.html")
@@ -190,7 +196,10 @@ def test_a_page_of_a_run_without_steps_can_be_written(tmp_path: Path) -> None:
 def test_tensorboard_reads_back_what_was_written_and_an_export_replaces_the_one_before(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    given = rows([step_report(0, reward=0.25), step_report(1, reward=0.75)], [Evaluated(0, 0.5)])
+    metrics = {"acc": 0.5, "style": 2.0}
+    given = rows(
+        [step_report(0, reward=0.25), step_report(1, reward=0.75, reward_metrics=metrics)], [Evaluated(0, 0.5)]
+    )
     write_events(given, tmp_path)
     count = write_events(given, tmp_path)
     (file,) = (tmp_path / "run").iterdir()
@@ -201,3 +210,7 @@ def test_tensorboard_reads_back_what_was_written_and_an_export_replaces_the_one_
     found = {(tag, step): value.tensor.float_val[0] for tag, step, value in values}
     assert found["batch/reward_mean", 1] == pytest.approx(0.75)
     assert found["validation/accuracy", 0] == pytest.approx(0.5)
+    assert {tag: value for (tag, _), value in found.items() if tag.startswith("reward/")} == {
+        "reward/acc": 0.5,
+        "reward/style": 2.0,
+    }

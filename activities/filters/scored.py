@@ -1,0 +1,59 @@
+"""Complete groups as a filter sees them, read from the store."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from sqlalchemy import TextClause, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ...schemas.ids import GroupId, RunId
+from ...schemas.messages.rewards import ScoredGroup, ScoredTrajectory
+from ...schemas.status import TrajectoryStatus
+from ..store.literals import listed
+
+LOCK: TextClause = text("SELECT 1 FROM groups WHERE run_id = :run AND group_id = :group FOR UPDATE")
+
+READ: TextClause = text(
+    f"""
+    SELECT group_id, data_source, ground_truth, extra, index, reward, reward_metrics, tokens
+    FROM (
+        SELECT g.group_id, g.data_source, g.ground_truth, g.extra, t.index, t.reward, t.reward_metrics, t.tokens,
+               row_number() OVER (PARTITION BY t.group_id ORDER BY t.scored_at, t.index) AS place
+        FROM trajectories t JOIN groups g USING (run_id, group_id)
+        WHERE t.run_id = :run AND t.group_id = ANY(:groups) AND t.status = {listed(TrajectoryStatus.SCORED)}
+            AND t.reward IS NOT NULL
+    ) ranked
+    WHERE place <= :needed ORDER BY group_id, index
+    """
+)
+"""The N that count are those that a batch would take: the first to be scored."""
+
+
+async def lock_group(connection: AsyncConnection, run_id: RunId, group_id: GroupId) -> None:
+    """Scores of one group are stored one after the other: in the order of their times, so that which of them are the
+    first N does not change any more once there are N."""
+    await connection.execute(LOCK, {"run": run_id, "group": group_id})
+
+
+async def read_scored_groups(
+    connection: AsyncConnection, run_id: RunId, groups: Sequence[GroupId], needed: int
+) -> dict[GroupId, ScoredGroup]:
+    """Of these groups, those that have as many scored trajectories as they need."""
+    rows = await connection.execute(READ, {"run": run_id, "groups": list(groups), "needed": needed})
+    return {group.group_id: group for group in _groups(rows.all()) if len(group.trajectories) == needed}
+
+
+def _groups(rows: Sequence[tuple]) -> Iterator[ScoredGroup]:  # type: ignore[type-arg]
+    for _, members in groupby(rows, key=lambda row: row[0]):
+        same = list(members)
+        group_id, data_source, ground_truth, extra = same[0][:4]
+        yield ScoredGroup(
+            group_id=group_id,
+            data_source=data_source,
+            ground_truth=ground_truth,
+            extra=extra,
+            trajectories=tuple(
+                ScoredTrajectory(index=index, reward=reward, metrics=metrics, tokens=tokens)
+                for _, _, _, _, index, reward, metrics, tokens in same
+            ),
+        )
