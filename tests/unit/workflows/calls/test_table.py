@@ -31,7 +31,7 @@ def test_a_call_that_may_take_long_has_a_heartbeat(name: str) -> None:
     assert brief or (call.heartbeat is not None and call.heartbeat <= settings.TRAIN_HEARTBEAT)
 
 
-@pytest.mark.parametrize("name", CALLS.keys() - LIMITED_BY_CALLERS)
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - LIMITED_BY_CALLERS))
 def test_a_call_ends_by_its_patience_or_after_a_number_of_attempts(name: str) -> None:
     call = CALLS[name]
     bounded_attempts = call.start_to_close is not None and call.retry.maximum_attempts > 0
