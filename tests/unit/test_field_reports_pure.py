@@ -153,11 +153,16 @@ def test_a_part_is_turned_off_by_one_override_whatever_its_settings_are() -> Non
 
 CHANGED: dict[str, Any] = {
     "algorithm.filter_groups.metric": "acc",
+    "algorithm.norm_adv_by_std_in_grpo": "false",
     "algorithm.rollout_correction.rollout_is_threshold": 3.0,
     "data.seed": 5,
     "reward.coalesce": "false",
 }
-OTHER_MODE = {"data.shuffle=true": "data.shuffle=false", "reward.scope=trajectory": "reward.scope=group"}
+OTHER_MODE = {
+    "algorithm.adv_estimator=grpo": "algorithm.adv_estimator=rloo",
+    "data.shuffle=true": "data.shuffle=false",
+    "reward.scope=trajectory": "reward.scope=group",
+}
 """Where the default is the mode in which the keys work."""
 
 
