@@ -2,12 +2,12 @@
 
 Who may raise what, and what happens next:
 
-- `UserError`: the user can repair it (configuration, data, a path). Never retried; the message names the key,
-  the value and what was allowed.
+- `UserError`: the user can repair it (configuration, data, a path); the message names the key, the value and what was
+  allowed. Temporal does not retry it; a workflow may wait and ask again (`InstanceBusy`).
 - `RetryableError`: the same call may succeed later (a part restarts, a peer is slow). Temporal retries it.
 - `FatalError`: repeating cannot help and the user did nothing wrong; the run stops and says why.
 
-Errors cross process borders as Temporal application errors whose type is the class name (`type_name`).
+Errors cross process borders as Temporal application errors whose type is the class name (`activities.boundary`).
 """
 
 import re

@@ -34,12 +34,12 @@ INSERT_MEMBERS: TextClause = text(
     SELECT ranked.run_id, ranked.group_id, ranked.index, :buffer, ranked.version_tag, :staleness
     FROM (
         SELECT t.run_id, t.group_id, t.index, g.version_tag,
-               row_number() OVER (PARTITION BY t.group_id ORDER BY t.scored_at, t.index) AS place
+               row_number() OVER (PARTITION BY t.group_id ORDER BY t.scored_at, t.index) AS rank
         FROM trajectories t JOIN groups g USING (run_id, group_id)
         WHERE t.run_id = :run AND t.group_id = ANY(:taken)
             AND t.status = {listed(TrajectoryStatus.SCORED)} AND t.reward IS NOT NULL
     ) ranked
-    WHERE ranked.place <= :needed
+    WHERE ranked.rank <= :needed
     """
 )
 """The first N scored of each group, in the order in which they were scored."""

@@ -56,7 +56,7 @@ class TokenTable:
     sequence: Tensor
     """int64, the sequence it belongs to."""
     position: Tensor
-    """int64, its place in the sequence's ids; the model predicts it at the place before."""
+    """int64, its position in the sequence's ids; the model predicts it at the position before."""
     target: Tensor
     """int64, the sampled id."""
     rollout: Tensor

@@ -21,7 +21,7 @@ class Gap(NamedTuple):
 def micro_batch_logits(model: Any, micro: MicroBatch, temperature: float) -> Tensor:
     """[tokens, vocabulary] in float32, one row per trainable token, divided by the temperature."""
     logits = model(input_ids=micro.input_ids, use_cache=False, logits_to_keep=micro.logits_to_keep).logits
-    chosen = logits.reshape(-1, logits.shape[-1]).index_select(0, micro.places)
+    chosen = logits.reshape(-1, logits.shape[-1]).index_select(0, micro.predicted_at)
     return chosen.float() / temperature
 
 

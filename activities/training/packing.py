@@ -31,7 +31,7 @@ class MicroBatch:
     """[rows, width]: the ids but each row's last, which predicts nothing; padded on the right with 0."""
     logits_to_keep: int
     """Logits are needed for the last so many columns only."""
-    places: Tensor
+    predicted_at: Tensor
     """For every trainable token: where its prediction is in the kept logits, flattened to [rows * kept]."""
     targets: Tensor
     """Sampled id of every trainable token."""
@@ -52,7 +52,7 @@ class MiniBatch:
 class BatchPlan:
     mini_batches: tuple[MiniBatch, ...]
     padding_share: float
-    """Share of padding among all places of the micro-batches."""
+    """Share of padding among all positions of the micro-batches."""
 
 
 def plan_batch(batch: TrainBatch, mini_batch_groups: int | None, max_tokens: int, device: torch.device) -> BatchPlan:
@@ -100,7 +100,7 @@ def _micro_batch(batch: TrainBatch, rows: list[int], starts: list[int], device: 
     column = batch.tokens.position[tokens] - 1
     first = int(column.min())
     kept = ids.shape[1] - first
-    places = line * kept + column - first
+    predicted_at = line * kept + column - first
     targets = batch.tokens.target[tokens]
-    moved = (tensor.to(device) for tensor in (places, targets, tokens))
+    moved = (tensor.to(device) for tensor in (predicted_at, targets, tokens))
     return MicroBatch(ids.to(device), kept, *moved)

@@ -250,7 +250,7 @@ class RunStatus(Message):
     phase: RunPhase
     reason: str = ""
     step: int
-    """Buffers consumed so far."""
+    """Steps finished so far."""
     total_steps: int
     version: int
     live_groups: int

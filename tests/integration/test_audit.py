@@ -377,14 +377,14 @@ DAMAGES = {
     "another manifest": Damage(
         "L9",
         "UPDATE weight_versions SET bytes = bytes + 1 WHERE version = 1",
-        "a version's row does not fit its manifest or its place",
+        "a version's row does not fit its manifest or its path",
         ("version 1",),
     ),
     "two versions in one place": Damage(
         "L9",
         "UPDATE weight_versions SET uri = 'kept/v000002',"
         " manifest = jsonb_set(manifest, '{uri}', '\"kept/v000002\"') WHERE version = 1",
-        "versions share one place",
+        "versions share one path",
         ("version 1 in kept/v000002", "version 2 in kept/v000002"),
     ),
     "trained without a reward": Damage(

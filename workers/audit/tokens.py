@@ -1,5 +1,5 @@
 """L5: as many log-probs as sampled ids, none for the environment's, and no token more or less than turn and trajectory
-count. L6: the stored prefix of a turn has neither a hole nor a place that is stored twice."""
+count. L6: the stored prefix of a turn has neither a hole nor a segment that is stored twice."""
 
 from ...activities.store.literals import listed
 from ...schemas.status import SegmentKind

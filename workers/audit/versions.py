@@ -84,21 +84,21 @@ def _holes(published: list[PublishedVersion]) -> tuple[Finding, ...]:
 def _contradictions(
     run_id: RunId, published: list[PublishedVersion], transports: tuple[WeightTransport, ...]
 ) -> tuple[Finding, ...]:
-    """A row says what its manifest says, and each version has its own place."""
-    places = {transport.name: transport.uri for transport in transports}
+    """A row says what its manifest says, and no other version has its path."""
+    paths = {transport.name: transport.uri for transport in transports}
     wrong = [
         f"version {row.version}"
         for row in published
         if (row.manifest.run_id, row.manifest.version, row.manifest.transport, row.manifest.uri)
         != (run_id, row.version, row.transport, row.uri)
         or row.manifest.total_bytes != row.bytes
-        or (row.transport in places and row.uri != places[row.transport](run_id, row.version))
+        or (row.transport in paths and row.uri != paths[row.transport](run_id, row.version))
     ]
     held = Counter((row.transport, row.uri) for row in published)
     shared = [f"version {row.version} in {row.uri}" for row in published if held[row.transport, row.uri] > 1]
     return (
-        *finding("a version's row does not fit its manifest or its place", wrong),
-        *finding("versions share one place", shared),
+        *finding("a version's row does not fit its manifest or its path", wrong),
+        *finding("versions share one path", shared),
     )
 
 
@@ -111,7 +111,7 @@ def _fault(transport: WeightTransport, run_id: RunId, row: PublishedVersion) -> 
     try:
         transport.verify(row.manifest)
     except WeightsRefused as error:
-        # Retired while it was read: a version leaves its place by one step.
+        # Retired while it was read: a version leaves its path by one step.
         told = str(error).splitlines()[0].removeprefix(f"run {row.manifest.run_id} version {row.version}: ")
         return told if row.version in transport.kept(run_id) else ""
     return ""
