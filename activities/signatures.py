@@ -22,6 +22,8 @@ from ..schemas.messages.rollout import (
     EngineSpec,
     GenerateRequest,
     GenerateResult,
+    Held,
+    HoldRequest,
     InstanceCommand,
     PauseRequest,
     PullRequest,
@@ -164,7 +166,7 @@ async def start_engine(request: EngineSpec) -> None:
 
 
 @activity.defn
-async def hold_engine(request: InstanceCommand) -> None:
+async def hold_engine(request: HoldRequest) -> Held:
     """Heartbeat while the engine lives; fails when it dies. Cancelled when the run gives the instance back."""
     raise NotImplementedError
 

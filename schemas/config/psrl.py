@@ -67,7 +67,8 @@ class Deployment(Section):
     restart_budget_heals_s: float = Field(default=600, gt=0)
     """An instance that served for so long at a stretch has its whole restart budget again."""
     no_instance_timeout_s: float = Field(default=600, ge=0)
-    """The run stops when every instance is quarantined and all tries to bring one back have failed for so long."""
+    """The run stops when every instance is quarantined and has been for so long since its engine last gave tokens. Time
+    in which it served but was asked for nothing does not count."""
 
 
 class GroupFilterName(StrEnum):

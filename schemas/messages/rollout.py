@@ -137,6 +137,16 @@ class InstanceCommand(Message):
     instance: InstanceId
 
 
+class HoldRequest(InstanceCommand):
+    until_tokens: bool = False
+    """Come back as soon as the engine has given tokens, and not only when the lease is over."""
+
+
+class Held(Message):
+    tokens: int
+    """Stored by generate calls since the engine was last started."""
+
+
 class PauseRequest(InstanceCommand):
     interrupt: bool = True
     """True ends running generations as INTERRUPTED; false waits until they have finished."""

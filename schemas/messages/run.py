@@ -187,6 +187,19 @@ class StepReport(Message):
     publish: PublishResult
 
 
+class EngineRecord(Message):
+    """How one engine has done so far. Times are workflow times."""
+
+    failures: int = 0
+    """That count against the restart budget."""
+    quarantined_at: float | None = None
+    """Null while it is not quarantined."""
+    in_vain_s: float = 0.0
+    """In earlier quarantines since the engine was last of use."""
+    serves_since: float | None = None
+    """When it began to serve after its latest failure."""
+
+
 class StartInstance(Message):
     """Input of `RolloutInstance`."""
 
@@ -198,10 +211,8 @@ class StartInstance(Message):
     start_timeout_s: float
     restart_budget: int = 5
     restart_budget_heals_s: float = 600.0
-    restarts: int = 0
-    """Failures that count against the budget; carried over continue-as-new, as is the next."""
-    quarantined_at: float = 0.0
-    """Workflow time; 0 when it is not."""
+    record: EngineRecord = EngineRecord()
+    """Carried over continue-as-new."""
 
 
 class InstanceChanged(Message):
@@ -212,7 +223,8 @@ class InstanceChanged(Message):
     version: int
     reason: str = ""
     quarantined_s: float = 0.0
-    """For how long every attempt to bring it back has failed, the latest being the one that this message reports."""
+    """For how long it has been quarantined since the engine last gave tokens, the failure that this message reports
+    included; 0 while it is not."""
 
 
 class StartEvaluation(Message):

@@ -57,6 +57,8 @@ from psrl.schemas.messages.rollout import (
     EngineSpec,
     GenerateRequest,
     GenerateResult,
+    Held,
+    HoldRequest,
     InstanceCommand,
     PauseRequest,
     Placement,
@@ -127,6 +129,7 @@ class ScriptedParts:
         self.steps: list[StepReport] = []
         self.evaluations: list[EvaluationReport] = []
         self.engine_died = {instance: asyncio.Event() for instance in self.instances}
+        self.gave_tokens = {instance: asyncio.Event() for instance in self.instances}
         self.generate_calls: dict[tuple[GroupId, int], int] = defaultdict(int)
 
     # --- behaviour a test may replace --------------------------------------------------------------------------------
@@ -160,6 +163,10 @@ class ScriptedParts:
 
     async def on_pull(self, instance: InstanceId, version: int) -> None:
         """Called before a version is loaded."""
+
+    async def on_hold(self, instance: InstanceId) -> None:
+        """Called when an engine is held; returns when the lease is over."""
+        await asyncio.Event().wait()
 
     def finished(self, request: GenerateRequest, instance: InstanceId, tokens: int = 3) -> GenerateResult:
         return GenerateResult(
@@ -415,19 +422,26 @@ class ScriptedHost:
         self._parts.calls.append(f"start {self._name}")
         await self._parts.on_start(self._name)
         self._parts.engine_died[self._name].clear()
+        self._parts.gave_tokens[self._name].clear()
 
     @activity.defn(name="hold_engine")
-    async def hold_engine(self, request: InstanceCommand) -> None:
+    async def hold_engine(self, request: HoldRequest) -> Held:
         async def beat() -> None:
             while True:
                 activity.heartbeat()
                 await asyncio.sleep(0.2)
 
+        died, gave = self._parts.engine_died[self._name], self._parts.gave_tokens[self._name]
+        ends = [died.wait(), self._parts.on_hold(self._name), *([gave.wait()] if request.until_tokens else [])]
+        waiting = [asyncio.create_task(end) for end in ends]
         beating = asyncio.create_task(beat())
         try:
-            await self._parts.engine_died[self._name].wait()
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            beating.cancel()
+            for task in (beating, *waiting):
+                task.cancel()
+        if not died.is_set():
+            return Held(tokens=int(gave.is_set()))
         self._parts.versions.pop(self._name, None)
         raise RuntimeError("the engine died")
 
@@ -437,7 +451,9 @@ class ScriptedHost:
         assert version >= request.version_tag, "a trajectory was sent to weights older than its tag"
         self._parts.generated.append(request)
         self._parts.generate_calls[request.trajectory.group_id, request.trajectory.index] += 1
-        return await self._parts.on_generate(request, self._name)
+        result = await self._parts.on_generate(request, self._name)
+        self._parts.gave_tokens[self._name].set()
+        return result
 
     @activity.defn(name="pause")
     async def pause(self, request: PauseRequest) -> None:

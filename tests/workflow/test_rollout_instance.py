@@ -6,10 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner
+from temporalio.workflow import Info
 
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, InstanceId, RunId, instance_workflow
 from psrl.schemas.messages.rollout import EngineSpec, InstanceState
@@ -47,11 +48,12 @@ async def serving(instance: WorkflowHandle[RolloutInstance, str], version: int) 
 async def reaching(
     instance: WorkflowHandle[RolloutInstance, str], state: InstanceState, version: int
 ) -> InstanceChanged:
-    while True:
+    while (await instance.describe()).status is WorkflowExecutionStatus.RUNNING:
         status = await instance.query(RolloutInstance.status)
         if (status.state, status.version) == (state, version):
             return status
         await asyncio.sleep(0.05)
+    raise AssertionError(f"the instance ended: {await instance.result()}")
 
 
 async def test_an_instance_serves_only_after_a_pull_and_follows_every_sync(client: Client, run_id: str) -> None:
@@ -207,6 +209,25 @@ async def test_a_quarantined_instance_is_readmitted_at_the_version_the_run_has_b
         await instance.result()
 
 
+async def test_an_instance_back_from_quarantine_follows_every_sync(client: Client, run_id: str, hurry: None) -> None:
+    """Its budget is still used up then: it heals by serving for long."""
+    parts = Faulty(instances=1)
+    parts.published, parts.bad = {0, 1, 2}, True
+    async with parts.workers(client, [SignalSink], workflow_runner=UnsandboxedWorkflowRunner()):
+        instance = await begin(client, run_id, restart_budget=0)
+        await until_told(client, run_id, 1)
+        parts.bad = False
+        await serving(instance, 0)
+        for version in (1, 2):
+            await instance.signal(RolloutInstance.sync, version)
+            await serving(instance, version)
+        await instance.signal(RolloutInstance.stop)
+        assert await instance.result() == "stopped"
+        states = [change.state for change in await told(client, run_id)]
+    assert states == [InstanceState.QUARANTINED, *[InstanceState.SERVING] * 3, InstanceState.STOPPED]
+    assert parts.starts == 2
+
+
 async def test_an_instance_that_fails_soon_after_its_return_waits_longer_than_before(
     client: Client, run_id: str, hurry: None
 ) -> None:
@@ -243,6 +264,31 @@ async def test_an_instance_that_served_well_for_a_while_has_its_budget_again(
         await instance.result()
         states = [change.state for change in await told(client, run_id)]
     assert InstanceState.QUARANTINED not in states
+
+
+async def test_an_instance_that_nobody_asks_for_anything_continues_as_new_in_time(
+    client: Client, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leases alone fill the history, in a run that was paused over a long weekend."""
+    monkeypatch.setattr(Info, "is_continue_as_new_suggested", lambda info: info.get_current_history_length() > 60)
+
+    class ShortLeases(ScriptedParts):
+        async def on_hold(self, instance: InstanceId) -> None:
+            if self.calls.count("start rollout-0") > 1:
+                await asyncio.Event().wait()
+
+    parts = ShortLeases(instances=1)
+    parts.published = {0, 1}
+    async with parts.workers(client, [SignalSink], workflow_runner=UnsandboxedWorkflowRunner()):
+        first = await begin(client, run_id)
+        newest = client.get_workflow_handle_for(RolloutInstance.run, first.id)
+        while (await newest.describe()).run_id == first.first_execution_run_id:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await newest.signal(RolloutInstance.sync, 1)
+        await serving(newest, 1)
+        await newest.signal(RolloutInstance.stop)
+        assert await newest.result() == "stopped"
+    assert parts.calls == ["start rollout-0", "start rollout-0", "release rollout-0"]
 
 
 async def test_waiting_for_another_run_is_no_failed_restart_and_says_who_holds_it(

@@ -18,6 +18,8 @@ from ...schemas.messages.rollout import (
     EngineSpec,
     GenerateRequest,
     GenerateResult,
+    Held,
+    HoldRequest,
     InstanceCommand,
     PauseRequest,
     PullRequest,
@@ -59,14 +61,15 @@ class RolloutActivities:
 
     @activity.defn(name="hold_engine")
     @boundary
-    async def hold_engine(self, request: InstanceCommand) -> None:
+    async def hold_engine(self, request: HoldRequest) -> Held:
         until = time.monotonic() + _time_left_s() - HOLD_MARGIN_S
-        while time.monotonic() < until:
+        while time.monotonic() < until and not (request.until_tokens and self._host.tokens):
             if self._stopping.is_set():
                 raise EngineUnavailable(f"{self._host.instance}: the host is stopping")
             self._host.renew_lease(request.run_id)
             activity.heartbeat()
             await asyncio.sleep(HOLD_INTERVAL_S)
+        return Held(tokens=self._host.tokens)
 
     @activity.defn(name="generate")
     @boundary

@@ -75,6 +75,8 @@ class Host:
         self._lock = asyncio.Lock()
         self._operations: set[asyncio.Task[Any]] = set()
         self._callers = self._received = self._tokens_total = 0
+        self.tokens = 0
+        """Stored since the engine was last started."""
 
     # --- what generate calls use -------------------------------------------------------------------------------------
 
@@ -117,6 +119,7 @@ class Host:
 
     def count_tokens(self, tokens: int) -> None:
         self._tokens_total += tokens
+        self.tokens += tokens
 
     # --- what the instance's workflow asks for -----------------------------------------------------------------------
 
@@ -201,6 +204,7 @@ class Host:
 
     async def _start(self, spec: EngineSpec) -> None:
         self._refuse_while_leased(spec.run_id)
+        self.tokens = 0
         if self._spec == spec and self._trusted and self._engine is not None and self._engine.alive():
             await self._shut(interrupt=True)
             self._leased_at = time.monotonic()

@@ -4,6 +4,7 @@ Started by the run, id `RUN/instance/rollout-0`; outlives the run's continue-as-
 after a version was pulled, verified and probed; a failed update leaves it paused and is repaired by a new pull or a
 restart, else the instance is quarantined; a quarantined one is tried again at growing intervals and re-admitted by a
 pull that succeeds; waiting for another run's engine is no failure; the engine is given back when the run is gone (L11).
+What is done with the engine and how often it may fail is decided by `Life`; here it is carried out.
 """
 
 import asyncio
@@ -21,22 +22,11 @@ with workflow.unsafe.imports_passed_through():
     from ...activities import signatures
     from ...schemas.ids import rollout_queue
     from ...schemas.messages.base import Message
-    from ...schemas.messages.rollout import InstanceCommand, InstanceState, PauseRequest, PullRequest
+    from ...schemas.messages.rollout import HoldRequest, InstanceCommand, PauseRequest, PullRequest
     from ...schemas.messages.run import InstanceChanged, RunPhase, RunStatus, StartInstance
     from ..calls import settings
     from ..calls.tasks import end, ended_after
-
-_S = InstanceState
-LEGAL: dict[InstanceState, frozenset[InstanceState]] = {
-    _S.STARTING: frozenset({_S.PULLING, _S.STARTING, _S.QUARANTINED, _S.STOPPED}),
-    _S.PAUSING: frozenset({_S.PULLING, _S.STARTING, _S.QUARANTINED, _S.STOPPED}),
-    _S.PULLING: frozenset({_S.SERVING, _S.STARTING, _S.QUARANTINED, _S.STOPPED}),
-    _S.SERVING: frozenset({_S.PAUSING, _S.STARTING, _S.QUARANTINED, _S.STOPPED}),
-    _S.QUARANTINED: frozenset({_S.SERVING, _S.STOPPED}),
-    _S.STOPPED: frozenset(),
-}
-"""From each state, the states that may follow. Any failure leads back to STARTING until the budget is used up, then to
-QUARANTINED, which lasts through every attempt to bring the engine up until one has succeeded."""
+    from .life import Life
 
 Request = TypeVar("Request", bound=Message)
 Result = TypeVar("Result")
@@ -48,13 +38,7 @@ class RolloutInstance:
     def __init__(self, start: StartInstance) -> None:
         self._start = start
         self._command = InstanceCommand(run_id=start.spec.run_id, instance=start.instance)
-        self._restarts = start.restarts
-        """Failures since the engine last served for `restart_budget_heals_s` at a stretch."""
-        self._state = InstanceState.QUARANTINED if self._out_of_budget else InstanceState.STARTING
-        self._target = start.version
-        self._version = -1
-        self._serves_since: float | None = None
-        self._quarantined_at = start.quarantined_at
+        self._life = Life(start)
         self._stopping = False
         self._orphaned = False
 
@@ -70,12 +54,12 @@ class RolloutInstance:
             if not self._stopping and workflow.info().is_continue_as_new_suggested():
                 self._roll_over()
         await self._give_back()
-        return self._state.value
+        return self._life.state.value
 
     @workflow.signal
     def sync(self, version: int) -> None:
         """Serve this version or a newer one as soon as possible. An older number changes nothing."""
-        self._target = max(self._target, version)
+        self._life.target = max(self._life.target, version)
 
     @workflow.signal
     def stop(self) -> None:
@@ -84,10 +68,7 @@ class RolloutInstance:
 
     @workflow.query
     def status(self) -> InstanceChanged:
-        tried_s = workflow.time() - self._quarantined_at if self._quarantined_at else 0.0
-        return InstanceChanged(
-            instance=self._start.instance, state=self._state, version=self._version, quarantined_s=tried_s
-        )
+        return self._life.seen(workflow.time())
 
     # --- the life of the engine --------------------------------------------------------------------------------------
 
@@ -99,10 +80,10 @@ class RolloutInstance:
         async with ended_after(hold):
             await self._unless_lost(hold, self._pull())
             while not self._stopping and not workflow.info().is_continue_as_new_suggested():
-                await workflow.wait_condition(lambda: self._stopping or self._behind or hold.done())
+                await workflow.wait_condition(lambda: self._needed or hold.done())
                 if hold.done():
                     hold.result()
-                elif self._behind and not self._stopping:
+                elif self._life.behind and not self._stopping:
                     await self._unless_lost(hold, self._sync())
 
     @staticmethod
@@ -125,7 +106,7 @@ class RolloutInstance:
                 return await self._start_once()
             except ActivityError as error:
                 waited_s = workflow.time() - asked_at
-                if not _held_by_another(error) or self._out_of_budget or waited_s >= self._start.start_timeout_s:
+                if not _held_by_another(error) or self._life.budget.spent or waited_s >= self._start.start_timeout_s:
                     raise
                 await self._tell_run(f"waits for another run: {_reason(error)}")
             await self._sleep_unless_stopped(settings.BUSY_RETRY_S)
@@ -143,76 +124,55 @@ class RolloutInstance:
         return True
 
     async def _sync(self) -> None:
-        self._to(InstanceState.PAUSING)
+        self._life.pauses()
         request = PauseRequest(**self._command.model_dump(), interrupt=self._start.interrupt)
         await self._call(signatures.pause, request, "pause: interrupt" if request.interrupt else "pause: drain")
         await self._pull()
 
     async def _pull(self) -> None:
         """Load the newest version asked for, then admit requests. The engine is paused before, and after a failure."""
-        if not self._out_of_budget:
-            self._to(InstanceState.PULLING)
+        self._life.pulls()
         version = await self._pull_newest()
         await self._call(signatures.resume, self._command, f"serve v{version}")
-        self._version = version
-        self._serves_since = self._serves_since or workflow.time()
-        self._to(InstanceState.SERVING)
+        self._life.serves(version, workflow.time())
         await self._tell_run()
 
     async def _pull_newest(self) -> int:
         """A slow instance may find a version gone that was replaced long ago: what counts is the newest asked for."""
         while True:
-            version = self._target
+            version = self._life.target
             request = PullRequest(**self._command.model_dump(), version=version)
             try:
                 await self._call(signatures.pull_weights, request, f"pull v{version}", attempts=settings.PULL_ATTEMPTS)
             except ActivityError as error:
-                if is_cancelled_exception(error) or self._target == version:
+                if is_cancelled_exception(error) or self._life.target == version:
                     raise
             else:
                 return version
 
     async def _hold(self) -> None:
         """The lease on the engine: fails within seconds when the host or the engine dies, and asks once a minute
-        whether the run still exists."""
+        whether the run still exists. One that is on trial comes back as soon as the engine has given tokens."""
         while True:
+            request = HoldRequest(**self._command.model_dump(), until_tokens=self._life.budget.on_trial)
             try:
-                await self._call(
-                    signatures.hold_engine, self._command, "engine is alive", settings.LEASE, attempts=settings.ONCE
+                held = await self._call(
+                    signatures.hold_engine, request, "engine is alive", settings.LEASE, attempts=settings.ONCE
                 )
             except ActivityError as error:
                 if not _lease_ran_out(error):
                     raise
+            else:
+                if held.tokens:
+                    self._life.budget.useful()
             await self._tell_run()
 
     async def _failed(self, error: ActivityError) -> None:
         """Count it, tell the run, and wait a while before the engine is started anew."""
-        reason = _reason(error)
-        self._heal()
-        # A holder that was waited for in vain is not asked again five times.
-        self._restarts = 1 + (self._start.restart_budget if _held_by_another(error) else self._restarts)
-        self._version, self._serves_since = -1, None
-        self._to(InstanceState.QUARANTINED if self._out_of_budget else InstanceState.STARTING)
-        await self._tell_run(reason)
-        await self._sleep_unless_stopped(self._pause_s)
-
-    def _heal(self) -> None:
-        """An engine that served for long is as good as new."""
-        served_s = workflow.time() - self._serves_since if self._serves_since is not None else 0.0
-        if served_s >= self._start.restart_budget_heals_s:
-            self._restarts = 0
-
-    @property
-    def _out_of_budget(self) -> bool:
-        return self._restarts > self._start.restart_budget
-
-    @property
-    def _pause_s(self) -> float:
-        """Doubles with every failure; in quarantine from a new beginning and up to a higher limit."""
-        if not self._out_of_budget:
-            return float(min(2.0**self._restarts, settings.RESTART_PAUSE_MAX_S))
-        tries = self._restarts - self._start.restart_budget - 1
-        return float(min(settings.PROBE_PAUSE_S * 2.0 ** min(tries, 10), settings.PROBE_PAUSE_MAX_S))
+        # A holder that was waited for in vain is not asked again at once.
+        self._life.failed(workflow.time(), for_good=_held_by_another(error))
+        await self._tell_run(_reason(error))
+        await self._sleep_unless_stopped(self._life.budget.pause_s)
 
     async def _sleep_unless_stopped(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -223,8 +183,7 @@ class RolloutInstance:
             await self._call(signatures.release_engine, self._command, "release", settings.LEASE)
         except ActivityError as error:
             workflow.logger.warning("%s was not given back: %s", self._start.instance, _reason(error))
-        self._version = -1
-        self._to(InstanceState.STOPPED)
+        self._life.stopped()
         if self._orphaned:
             await self._record_end_of_run()
         else:
@@ -252,32 +211,20 @@ class RolloutInstance:
         )
 
     def _roll_over(self) -> None:
-        self._heal()
-        carried = {"version": self._target, "restarts": self._restarts, "quarantined_at": self._quarantined_at}
+        carried = {"version": self._life.target, "record": self._life.budget.record(workflow.time())}
         workflow.continue_as_new(self._start.model_copy(update=carried))
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
     @property
-    def _behind(self) -> bool:
-        return self._target > self._version
-
-    def _to(self, state: InstanceState) -> None:
-        if state not in LEGAL[self._state] and state is not self._state:
-            raise ApplicationError(
-                f"{self._start.instance}: {self._state} -> {state} is not allowed",
-                type="InvariantViolated",
-                non_retryable=True,
-            )
-        if state is not InstanceState.QUARANTINED:
-            self._quarantined_at = 0.0
-        elif state is not self._state:
-            self._quarantined_at = workflow.time()
-        self._state = state
-        workflow.set_current_details(f"**{state}** v{self._version}, target v{self._target}, restarts {self._restarts}")
+    def _needed(self) -> bool:
+        """Serving is not enough: there is something to do. A run that rests asks for nothing, but its instances' leases
+        fill their histories all the same."""
+        return self._stopping or self._life.behind or workflow.info().is_continue_as_new_suggested()
 
     async def _tell_run(self, reason: str = "") -> None:
-        changed = self.status().model_copy(update={"reason": reason[:500]})
+        workflow.set_current_details(self._life.line)
+        changed = self._life.seen(workflow.time(), reason[:500])
         run = workflow.get_external_workflow_handle(self._start.run_workflow_id)
         try:
             await run.signal("instance_changed", changed)
@@ -293,6 +240,7 @@ class RolloutInstance:
         patience: timedelta = settings.WEIGHTS_PATIENCE,
         attempts: RetryPolicy = settings.QUICK,
     ) -> Result:
+        workflow.set_current_details(self._life.line)
         return await workflow.execute_activity(
             activity,
             request,
