@@ -10,7 +10,7 @@ from .psrl import GroupFilterName, PsMode, PsrlSection, RoutingMethod
 from .reward import RewardScope, RewardSection
 from .rollout import RolloutDtype, RolloutSection, ValSampling
 from .root import RunConfig
-from .trainer import TrainerSection
+from .trainer import ModelEngine, TrainerSection
 
 __all__ = [
     "ActorSection",
@@ -21,6 +21,7 @@ __all__ = [
     "GroupFilterName",
     "LossAggregation",
     "LossMode",
+    "ModelEngine",
     "ModelSection",
     "Optim",
     "Precision",

@@ -12,7 +12,7 @@ from .model import ModelSection
 from .psrl import GroupFilterName, PsrlSection
 from .reward import RewardSection
 from .rollout import RolloutSection
-from .trainer import TrainerSection
+from .trainer import ModelEngine, TrainerSection
 from .without_effect import without_effect
 
 SCORING_MARGIN_S = 30
@@ -30,6 +30,8 @@ class RunConfig(Section):
     rollout: RolloutSection = RolloutSection()
     model: ModelSection = ModelSection()
     reward: RewardSection = RewardSection()
+    model_engine: ModelEngine = ModelEngine.DP
+    """The library that trains."""
 
     @property
     def context_tokens(self) -> int:

@@ -1,8 +1,17 @@
 """`trainer.*`: length of the run, checkpoints, validation."""
 
+from enum import StrEnum
+
 from pydantic import Field
 
 from .base import Section
+
+
+class ModelEngine(StrEnum):
+    """The library that trains."""
+
+    DP = "dp"
+    """PyTorch, data parallel."""
 
 
 class TrainerSection(Section):

@@ -15,7 +15,9 @@ import torch
 from psrl.activities.store.engine import sync_engine
 from psrl.schemas.ids import RunId
 from psrl.schemas.stack import Stack
+from psrl.workers.trainer.backends import backends
 from psrl.workers.trainer.main import prepare_torch
+from psrl.workers.trainer.opening import trainer_stages
 from psrl.workers.trainer.stages import Stages
 from psrl.workers.trainer.world import World
 from tests.support.postgres import running_postgres
@@ -68,7 +70,7 @@ def main(hidden: int) -> None:
             checkpoints_dir=home / "checkpoints",
             instances=(),
         )
-        stages = Stages(stack, store, World(), device)
+        stages = trainer_stages(stack, store, backends(World(), device))
         run = RunId("measured")
         fill_run(store, run, values, [synthetic_batch(4, 4, seed=seed) for seed in range(STEPS)])
         results = measure(stages, run)
@@ -81,7 +83,7 @@ def main(hidden: int) -> None:
                 f"checkpoint {kind:>10}: stage held {call:.3f} s, with the next step {step:.3f} s = {step / alone:.2f}"
             )
         began = time.perf_counter()
-        again = Stages(stack, store, World(), device)
+        again = trainer_stages(stack, store, backends(World(), device))
         again.publish(run, STEPS - 1)
         print(f"a new trainer is at version {STEPS}, one step replayed: {time.perf_counter() - began:.3f} s")
         again.close(run)

@@ -18,6 +18,7 @@ from psrl.schemas.messages.training import DataPosition
 from psrl.schemas.tables import Batch, BatchMember, Checkpoint, Group, Run, Segment
 from psrl.workers.trainer import checkpoint
 from psrl.workers.trainer.stages import Stages
+from psrl.workers.trainer.tenancy import OpenRun
 from tests.support.tiny_model import make_tiny_model
 from tests.support.trainer_lab import RUN, STEPS, Lab
 
@@ -52,13 +53,17 @@ class SlowDisk:
         self.versions: list[int] = []
         self._write = checkpoint._write_files
 
-    def __call__(self, snapshot: Any, *rest: Any) -> None:
-        self.versions.append(snapshot.version)
+    def __call__(self, save: Any, *rest: Any) -> None:
+        self.versions.append(save.version)
         self.reached.set()
         assert self.go.wait(PATIENCE_S)
-        self._write(snapshot, *rest)
+        self._write(save, *rest)
         if self.faults:
             raise self.faults.pop(0)
+
+
+def tenant(stages: Stages) -> OpenRun:
+    return stages._tenancy.enter(RUN)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -97,13 +102,12 @@ def test_the_next_steps_go_on_while_a_checkpoint_is_written_and_do_not_show_in_i
 
     later = lab.life()
     later.publish(RUN, STEPS - 1)  # From the checkpoint: what it holds is version 1, or the bits would differ.
-    assert not later._run.notes  # type: ignore[union-attr]
+    assert not tenant(later).recovery.notes
     again = lab.life()
     (lab.stack.checkpoints_dir / RUN).rename(lab.stack.checkpoints_dir / "gone")
     published = lab.manifest(STEPS)
     assert again.publish(RUN, STEPS - 1).version == STEPS
-    probe = again._probe_gap(again._run, STEPS, published.probe)  # type: ignore[arg-type]
-    assert probe == 0.0
+    assert tenant(again).backend.probe() == published.probe
 
 
 def test_a_checkpoint_waits_for_the_one_before_it(lab: Lab, slow_disk: SlowDisk) -> None:
@@ -161,7 +165,7 @@ def test_a_fault_that_stays_stops_every_stage_until_it_is_gone(lab: Lab, slow_di
 
 def _ended(stages: Stages) -> None:
     """The write in progress has ended, with or without an error."""
-    pending = stages._run.checkpoints._saver._pending  # type: ignore[union-attr]
+    pending = tenant(stages).checkpoints._saver._pending
     assert pending is not None
     pending[1].exception(PATIENCE_S)
 
@@ -278,7 +282,7 @@ def test_a_trainer_that_was_taken_for_dead_does_not_touch_what_the_next_one_publ
     for stages in (old, new):
         stages.update(RUN, 0)
     writing, go = threading.Event(), threading.Event()
-    transport = old._run.publisher._transport  # type: ignore[union-attr]
+    transport = tenant(old).publisher._transport  # type: ignore[attr-defined]
     plain = transport.write
 
     def slow(*arguments: Any) -> Any:
@@ -298,7 +302,7 @@ def test_a_trainer_that_was_taken_for_dead_does_not_touch_what_the_next_one_publ
     for thread in threads:
         thread.join(PATIENCE_S)
     assert [result.version for result in results] == [1, 1]
-    assert new._run.publisher.lease(1).tensors  # type: ignore[union-attr]
+    assert tenant(new).publisher.lease(1).tensors
 
 
 # --- models that do not fit ----------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ from psrl.schemas.messages.training import CheckpointRequest, StepRequest
 from psrl.schemas.stack import HOME_VARIABLE, Stack
 from psrl.schemas.tables import WeightVersion
 from psrl.schemas.weights import WeightManifest
-from psrl.workers.trainer.stages import Stages
+from psrl.workers.trainer.backends import backends
+from psrl.workers.trainer.opening import trainer_stages
 from psrl.workers.trainer.world import World
 from tests.support.tiny_model import make_tiny_model
 from tests.support.training import fill_run, run_values, synthetic_batch
@@ -112,7 +113,7 @@ async def test_a_run_whose_trainer_is_killed_at_five_points_has_the_losses_and_t
     batches = [synthetic_batch(64 if step == LONG_STEP else 4, 4, seed=step) for step in range(STEPS)]
     for run in ("calm", "rough"):
         fill_run(engine, run, values, batches)
-    stages = Stages(stack, engine, World(), torch.device("cpu"))
+    stages = trainer_stages(stack, engine, backends(World(), torch.device("cpu")))
     calm = {}
     for buffer in range(STEPS):
         calm[buffer] = (await asyncio.to_thread(stages.update, RunId("calm"), buffer)).loss

@@ -27,7 +27,7 @@ from psrl.schemas.ids import RunId, Version
 from psrl.schemas.messages.training import DataPosition
 from psrl.schemas.weights import WeightManifest, WeightProbe
 from psrl.workers.trainer import checkpoint
-from psrl.workers.trainer.snapshot import take_snapshot
+from psrl.workers.trainer.snapshot import read_snapshot, take_snapshot
 from psrl.workers.trainer.state import TrainerState, initial_state, load_model, load_tokenizer
 from tests.support.training import run_configuration
 
@@ -118,7 +118,8 @@ class CheckpointSave:
 
     def _write(self, state: TrainerState) -> None:
         position = NOWHERE.model_copy(update={"version": state.version})
-        checkpoint.write_checkpoint(take_snapshot(state, position), self._tokenizer, self.folder, "execution")
+        save = checkpoint.Save(take_snapshot(state, self._tokenizer), position)
+        checkpoint.write_checkpoint(save, self.folder, "execution")
 
     def before(self) -> None:
         self._write(self._states[0])
@@ -128,9 +129,10 @@ class CheckpointSave:
         checkpoint.prune(self.folder, 1)
 
     def found(self) -> int | None:
-        state = checkpoint.load_newest(self.folder, 9, "execution", self._config, CPU).state
-        if state is None:
+        found = checkpoint.newest_complete(self.folder, 9, "execution")
+        if found.folder is None:
             return None
+        state = read_snapshot(found.folder, found.version, self._config, CPU)
         assert self._same(state, self._states[state.version - 1])
         return state.version
 

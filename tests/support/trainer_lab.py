@@ -10,6 +10,8 @@ from psrl.schemas.ids import RunId
 from psrl.schemas.stack import Stack
 from psrl.schemas.tables import WeightVersion
 from psrl.schemas.weights import WeightManifest
+from psrl.workers.trainer.backends import backends
+from psrl.workers.trainer.opening import trainer_stages
 from psrl.workers.trainer.stages import Stages
 from psrl.workers.trainer.world import World
 from tests.support.training import fill_run, run_values, synthetic_batch
@@ -43,7 +45,7 @@ class Lab:
 
     def life(self) -> Stages:
         """A new trainer process: nothing in memory."""
-        return Stages(self.stack, self.engine, World(), CPU)
+        return trainer_stages(self.stack, self.engine, backends(World(), CPU))
 
     def manifest(self, version: int, run: str = RUN) -> WeightManifest:
         query = select(WeightVersion.manifest).where(WeightVersion.run_id == run, WeightVersion.version == version)

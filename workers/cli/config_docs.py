@@ -46,12 +46,10 @@ TYPE_NAMES: dict[type, str] = {str: "text", int: "integer", float: "number", boo
 def document() -> str:
     parts = [HEADER]
     for name, field in RunConfig.model_fields.items():
-        model = field.annotation
-        assert isinstance(model, type)
         parts.append(f"\n## {name}\n")
-        parts.append(_about(model))
+        parts.append(_about(field))
         parts.append("\n| key | type | default | meaning |\n|---|---|---|---|")
-        parts += [_row(key, leaf) for key, leaf in leaves(name, model)]
+        parts += [_row(key, leaf) for key, leaf in leaves(name, field)]
     parts.append(_environment())
     return "\n".join(parts) + "\n"
 
@@ -64,18 +62,21 @@ def _variables(table: Sequence[Variable]) -> list[str]:
     return [f"| `{one.name}` | {one.default} | {one.meaning} |" for one in table]
 
 
-def leaves(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+def leaves(key: str, field: FieldInfo) -> Iterator[tuple[str, FieldInfo]]:
     """Every key that holds a value, dotted, in the order of the models."""
-    for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from leaves(f"{prefix}.{name}", inner)
-        else:
-            yield f"{prefix}.{name}", field
+    model = field.annotation
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        for name, inner in model.model_fields.items():
+            yield from leaves(f"{key}.{name}", inner)
+    else:
+        yield key, field
 
 
-def _about(model: type) -> str:
-    """The first sentence of the section's file says what the section is for."""
+def _about(field: FieldInfo) -> str:
+    """The first sentence of a section's file says what the section is for."""
+    model = field.annotation
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        return field.description or ""
     module = inspect.getmodule(model)
     text = (inspect.getdoc(module) or "").split("\n\n")[0] if module else ""
     said = text.partition(": ")[2] or text

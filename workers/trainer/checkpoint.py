@@ -1,8 +1,8 @@
 """Checkpoints on disk: `CHECKPOINTS/RUN/step_000010/` holds version 10.
 
-A checkpoint is a plain `transformers` folder (safetensors, config, tokenizer) with three files more: `trainer_state.pt`
-(optimizer, random numbers, version), `data_position.json` (what was trained on) and `COMMITTED`: its format, whose it
-is, and the size and SHA-256 of every other file.
+A checkpoint is the folder that the backend's snapshot writes (a plain `transformers` folder and the rest of its state),
+with two files more: `data_position.json` (what was trained on) and `COMMITTED`: its format, whose it is, and the size
+and SHA-256 of every other file.
 
 Promises: it is written under a temporary name, flushed, and renamed with its marker inside, so it appears whole or not
 at all, whatever the moment of a crash; a folder whose marker is missing or does not match is never loaded, and said so
@@ -13,28 +13,22 @@ import hashlib
 import json
 import logging
 import os
-import pickle
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from ...activities.weights.room import room
-from ...schemas.config import RunConfig
-from ...schemas.errors import ModelError
-from .shapes import configured_shapes, difference, shapes_of
-from .snapshot import Snapshot
-from .state import TrainerState, load_model, make_optimizer
+from ...schemas.messages.training import DataPosition
+from .backend import Snapshot
+from .recovery import Found
 
 log = logging.getLogger(__name__)
 
 MARKER = "COMMITTED"
 FORMAT = 1
-"""Of the files beside those of `transformers`; another number is not loaded."""
-STATE_FILE = "trainer_state.pt"
+"""Of the files beside those of the model; another number is not loaded."""
 POSITION_FILE = "data_position.json"
 TEMPORARY = ".tmp-"
 NAME = re.compile(r"step_(\d{6,})")
@@ -44,10 +38,15 @@ class Damaged(Exception):
     """A checkpoint that must not be loaded; the message names the file. Never leaves this module."""
 
 
-class Loaded(NamedTuple):
-    state: TrainerState | None
-    notes: tuple[str, ...]
-    """Which newer checkpoints were passed over, and why."""
+class Save(NamedTuple):
+    """What becomes a checkpoint."""
+
+    snapshot: Snapshot
+    position: DataPosition
+
+    @property
+    def version(self) -> int:
+        return self.snapshot.version
 
 
 def checkpoint_folder(root: Path, version: int) -> Path:
@@ -65,18 +64,18 @@ def is_complete(folder: Path, execution: str) -> bool:
     return True
 
 
-def write_checkpoint(snapshot: Snapshot, tokenizer: Any, root: Path, execution: str) -> Path:
-    """Save `snapshot` under `root`; returns its folder. Raises `StorageFull` when there is no room."""
-    final = checkpoint_folder(root, snapshot.version)
+def write_checkpoint(save: Save, root: Path, execution: str) -> Path:
+    """Under `root`; returns its folder. Raises `StorageFull` when there is no room."""
+    final = checkpoint_folder(root, save.version)
     if is_complete(final, execution):
         return final
     for leftover in root.glob(f"{TEMPORARY}*"):
         shutil.rmtree(leftover)  # The one trainer of this run died while it wrote this.
     scratch = root / f"{TEMPORARY}{final.name}"
-    with room(root, snapshot.nbytes):
+    with room(root, save.snapshot.nbytes):
         scratch.mkdir()
         try:
-            _write_files(snapshot, tokenizer, scratch, execution)
+            _write_files(save, scratch, execution)
             if final.exists():
                 shutil.rmtree(final)  # Damaged, or it would have been complete above.
             scratch.rename(final)
@@ -87,27 +86,23 @@ def write_checkpoint(snapshot: Snapshot, tokenizer: Any, root: Path, execution: 
     return final
 
 
-def _write_files(snapshot: Snapshot, tokenizer: Any, scratch: Path, execution: str) -> None:
+def _write_files(save: Save, scratch: Path, execution: str) -> None:
     """Everything, the marker last, flushed to disk."""
-    # A copy of the mapping: the writer empties it shard by shard, and a failed write is repeated.
-    snapshot.model.save_pretrained(scratch, state_dict=dict(snapshot.tensors))
-    tokenizer.save_pretrained(scratch)
-    with (scratch / STATE_FILE).open("wb") as stream:  # An open file: its errors keep their number.
-        torch.save(snapshot.trainer, stream)
-    (scratch / POSITION_FILE).write_text(snapshot.position.model_dump_json(indent=1))
+    save.snapshot.write(scratch)
+    (scratch / POSITION_FILE).write_text(save.position.model_dump_json(indent=1))
     files = {file.name: _fingerprint(file) for file in sorted(scratch.iterdir())}
-    marker = {"format": FORMAT, "execution": execution, "version": snapshot.version, "files": files}
+    marker = {"format": FORMAT, "execution": execution, "version": save.version, "files": files}
     (scratch / MARKER).write_text(json.dumps(marker, indent=1))
     for file in scratch.iterdir():
         _flush(file)
     _flush(scratch)
 
 
-def load_newest(root: Path, newest: int, execution: str, config: RunConfig, device: torch.device) -> Loaded:
-    """The newest complete checkpoint of version `newest` or older, if any. Damaged ones are passed over and noted."""
+def newest_complete(root: Path, up_to: int, execution: str) -> Found:
+    """Of version `up_to` or older. Damaged ones are passed over and noted."""
     notes: list[str] = []
     for version, folder in _folders(root):
-        if version > newest:
+        if version > up_to:
             continue
         try:
             _verify(folder, execution)
@@ -115,8 +110,8 @@ def load_newest(root: Path, newest: int, execution: str, config: RunConfig, devi
             log.warning("%s; this checkpoint is not used", fault)
             notes.append(f"{fault}; an older checkpoint, or the initial model, was used")
         else:
-            return Loaded(_load(folder, version, config, device), tuple(notes))
-    return Loaded(None, tuple(notes))
+            return Found(folder, version, tuple(notes))
+    return Found(None, 0, tuple(notes))
 
 
 def prune(root: Path, keep: int) -> list[int]:
@@ -133,27 +128,6 @@ def _folders(root: Path) -> Iterator[tuple[int, Path]]:
     """Newest first."""
     found = [(int(match[1]), path) for path in root.glob("step_*") if (match := NAME.fullmatch(path.name))]
     yield from sorted(found, reverse=True)
-
-
-def _load(folder: Path, version: int, config: RunConfig, device: torch.device) -> TrainerState:
-    model = load_model(folder, config, device)
-    differs = difference(configured_shapes(config), shapes_of(model.state_dict()))
-    if differs is not None:
-        raise ModelError(
-            f"model.path={config.model.path!r} does not fit {folder}: {differs} as in the checkpoint. "
-            "Put the model back that the run began with"
-        )
-    optimizer = make_optimizer(model, config)
-    try:
-        stored = torch.load(folder / STATE_FILE, map_location=device, weights_only=True)
-        optimizer.load_state_dict(stored["optimizer"])
-    except (ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise ModelError(f"{folder / STATE_FILE} does not fit the model: {error}") from error
-    torch.set_rng_state(stored["rng"].cpu())
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(stored["rng_cuda"].cpu(), device)
-    log.info("loaded %s", folder)
-    return TrainerState(config, model, optimizer, version)
 
 
 def _verify(folder: Path, execution: str) -> None:

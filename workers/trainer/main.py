@@ -14,8 +14,9 @@ from ...activities.store.reach import require_reachable
 from ...schemas.ids import TRAINER_QUEUE
 from ...schemas.stack import Stack
 from ..process import join, run_worker
+from .backends import backends
 from .host import TrainerHost
-from .stages import Stages
+from .opening import trainer_stages
 from .world import World
 
 GRACE = timedelta(seconds=20)
@@ -43,7 +44,7 @@ async def main(stack: Stack, stop: asyncio.Event) -> None:
     await asyncio.to_thread(require_reachable, stack.postgres_url, store_id=stack.store_id)
     await asyncio.to_thread(require_current, stack.postgres_url)
     store = sync_engine(stack.postgres_url, store_id=stack.store_id)
-    host = TrainerHost(Stages(stack, store, world, device))
+    host = TrainerHost(trainer_stages(stack, store, backends(world, device)))
     client = await join(stack)
     worker = Worker(
         client,

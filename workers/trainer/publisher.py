@@ -14,13 +14,15 @@ from ...schemas.ids import RunId, Version
 from ...schemas.messages.training import PublishResult
 from ...schemas.tables import WeightVersion
 from ...schemas.weights import WeightManifest, WeightProbe
-from .state import TrainerState
+from .published import Export
 
 SPARE_VERSIONS = 3
 """Kept beyond eta: the newest, one that a slow instance may still be pulling, and one in reserve."""
 
 
 class Publisher:
+    """`Published`, by the store and the run's transport."""
+
     def __init__(self, store: Engine, root: Path, run_id: RunId, config: RunConfig) -> None:
         self._store = store
         self._transport = open_transport(config.psrl.ps_mode, root)
@@ -32,40 +34,34 @@ class Publisher:
         return None if manifest is None else PublishResult(version=version, bytes=manifest.total_bytes, seconds=0.0)
 
     def probe(self, version: int) -> WeightProbe | None:
-        """Of a published version."""
         manifest = self._manifest(version)
         return None if manifest is None else manifest.probe
 
     def lease(self, version: int) -> Lease:
-        """A published version, for reading. Raises `WeightsRefused` when it is no longer kept."""
         with self._store.connect() as connection:
             return self._transport.lease(get_manifest(connection, self._run_id, Version(version)))
 
-    def publish(self, state: TrainerState, probe: WeightProbe) -> PublishResult:
-        """The version of `state`. Published already, it is left as it is."""
+    def publish(self, version: int, export: Export, probe: WeightProbe) -> PublishResult:
         began = time.perf_counter()
-        version = Version(state.version)
         with self._store.begin() as connection:
             _one_trainer_at_a_time(connection, self._run_id)
-            manifest = find_manifest(connection, self._run_id, version)
+            manifest = find_manifest(connection, self._run_id, Version(version))
             if manifest is None:
                 # Bytes without a row are what a crash left, and nobody may read them. They are the same as ours only
                 # on the same hardware.
-                self._transport.remove(self._run_id, version)
-                manifest = self._transport.write(self._run_id, version, state.published_tensors(), probe)
+                self._transport.remove(self._run_id, Version(version))
+                manifest = self._transport.write(self._run_id, Version(version), export(), probe)
                 publish_version(connection, manifest)
         with self._store.begin() as connection:
             retain(connection, self._transport, self._run_id, self._keep)
         return PublishResult(version=version, bytes=manifest.total_bytes, seconds=time.perf_counter() - began)
 
     def newest(self) -> int | None:
-        """The newest published version."""
         query = select(func.max(WeightVersion.version)).where(WeightVersion.run_id == self._run_id)
         with self._store.connect() as connection:
             return connection.scalar(query)
 
     def damage(self, version: int) -> str:
-        """What is wrong with the bytes of a published version that is still kept; empty when they are good."""
         manifest = self._manifest(version)
         try:
             if manifest is not None:
@@ -74,17 +70,14 @@ class Publisher:
             return str(error)
         return ""
 
-    def repair(self, state: TrainerState, probe: WeightProbe) -> None:
-        """Write the bytes of a damaged version again, from the state rebuilt for it. Raises `WeightsRefused` when they
-        are not the ones that were published: a version never changes (L9)."""
-        version = Version(state.version)
+    def repair(self, version: int, export: Export, probe: WeightProbe) -> None:
         with self._store.begin() as connection:
             _one_trainer_at_a_time(connection, self._run_id)
-            published = get_manifest(connection, self._run_id, version)
-            self._transport.remove(self._run_id, version)
-            written = self._transport.write(self._run_id, version, state.published_tensors(), probe)
+            published = get_manifest(connection, self._run_id, Version(version))
+            self._transport.remove(self._run_id, Version(version))
+            written = self._transport.write(self._run_id, Version(version), export(), probe)
             if written.shards != published.shards:
-                self._transport.remove(self._run_id, version)
+                self._transport.remove(self._run_id, Version(version))
                 raise WeightsRefused(
                     f"run {self._run_id}: version {version} is damaged on the disk, and what this machine rebuilds "
                     "from checkpoint and batches is not bit for bit what was published; put the files back"

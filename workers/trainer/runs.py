@@ -19,17 +19,21 @@ class AdmittedRun(NamedTuple):
     config: RunConfig
 
 
-def admitted_run(store: Engine, run_id: RunId) -> AdmittedRun:
-    """Raises `RunUnknown`."""
-    with store.connect() as connection:
-        row = connection.execute(select(Run.workflow_run_id, Run.config).where(Run.run_id == run_id)).one_or_none()
-    if row is None:
-        raise RunUnknown(f"run {run_id!r} is not in the store; runs are admitted before their trainer is opened")
-    return AdmittedRun(row.workflow_run_id, parse_config(row.config))
+class StoredRuns:
+    def __init__(self, store: Engine) -> None:
+        self._store = store
 
+    def admitted(self, run_id: RunId) -> AdmittedRun:
+        """Raises `RunUnknown`."""
+        query = select(Run.workflow_run_id, Run.config).where(Run.run_id == run_id)
+        with self._store.connect() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            raise RunUnknown(f"run {run_id!r} is not in the store; runs are admitted before their trainer is opened")
+        return AdmittedRun(row.workflow_run_id, parse_config(row.config))
 
-def run_ended(store: Engine, run_id: RunId) -> bool:
-    """True also when the store no longer knows the run."""
-    with store.connect() as connection:
-        phase = connection.execute(select(Run.phase).where(Run.run_id == run_id)).scalar_one_or_none()
-    return phase is None or phase in ENDED
+    def ended(self, run_id: RunId) -> bool:
+        """True also when the store no longer knows the run."""
+        with self._store.connect() as connection:
+            phase = connection.execute(select(Run.phase).where(Run.run_id == run_id)).scalar_one_or_none()
+        return phase is None or phase in ENDED

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from .snapshot import Snapshot
+from .checkpoint import Save
 
 log = logging.getLogger(__name__)
 
@@ -16,19 +16,19 @@ log = logging.getLogger(__name__)
 class Saver:
     """Called from the trainer's thread only. The interpreter waits for a write in progress before it exits."""
 
-    def __init__(self, write: Callable[[Snapshot], None]) -> None:
+    def __init__(self, write: Callable[[Save], None]) -> None:
         self._write = write
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._pending: tuple[Snapshot, Future[None]] | None = None
+        self._pending: tuple[Save, Future[None]] | None = None
 
     @property
     def version(self) -> int | None:
         """That is being written, or waits to be written again."""
         return None if self._pending is None else self._pending[0].version
 
-    def begin(self, snapshot: Snapshot) -> None:
+    def begin(self, save: Save) -> None:
         self.finish()
-        self._pending = snapshot, self._thread.submit(self._write, snapshot)
+        self._pending = save, self._thread.submit(self._write, save)
 
     def check(self) -> None:
         """Does not wait for a write in progress."""
@@ -39,11 +39,11 @@ class Saver:
         """Nothing is being written when this returns. When it raises, the snapshot is kept for the next call."""
         if self._pending is None:
             return
-        snapshot, future = self._pending
+        save, future = self._pending
         error = future.exception()
         if error is not None:
-            log.warning("checkpoint of version %d was not written (%s); it is written again", snapshot.version, error)
-            self._write(snapshot)
+            log.warning("checkpoint of version %d was not written (%s); it is written again", save.version, error)
+            self._write(save)
         self._pending = None
 
     def close(self) -> None:

@@ -221,8 +221,7 @@ def test_paths_become_absolute_because_workers_live_elsewhere(
 def test_every_key_is_documented_with_a_meaning() -> None:
     text = document()
     for section, field in RunConfig.model_fields.items():
-        assert isinstance(field.annotation, type)
-        for key, leaf in leaves(section, field.annotation):
+        for key, leaf in leaves(section, field):
             (row,) = [line for line in text.splitlines() if line.startswith(f"| `{key}` |")]
             assert leaf.description or "choice" in row
             assert not row.endswith("|  |"), f"{key} has no meaning"
