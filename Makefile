@@ -13,7 +13,7 @@ PACKAGES := $(wildcard src/psrl/*/)
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help train up down test fast lint chaos bench demo-model proto docs clean
+.PHONY: help train up down test fast lint mutants chaos bench demo-model proto docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -41,6 +41,10 @@ lint: $(TESTABLE) ## format, lint, strict types, import rules
 
 bench: $(TESTABLE) demo-model ## overhead measured as ratios, each from one run
 	$(BIN)/python -m tests.benchmarks
+
+mutants: $(TESTABLE) ## change the code in one place at a time, show what no test notices (a night)
+	infra/install.sh $(PYTHON) $(VENV) cpu,dev,mutation
+	$(BIN)/python -m tests.mutants
 
 chaos: $(TESTABLE) ## end every part of a run with SIGKILL 200 times, print the recovery table
 	$(BIN)/python -m tests.chaos --total-steps 120

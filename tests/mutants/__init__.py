@@ -1,0 +1,1 @@
+"""Mutation testing, at night: `make mutants`, or `python -m tests.mutants workflows/ledger.py`."""
