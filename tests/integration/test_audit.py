@@ -248,7 +248,7 @@ DAMAGES = {
     ),
     "a log-prob of what nobody sampled": Damage(
         "L5",
-        "UPDATE segments SET logprobs = token_ids WHERE kind = 'environment'",
+        "UPDATE segments SET logprobs = token_ids WHERE kind = 'environment' AND group_id = '000007'",
         "ids and log-probs are not as many as the segment has tokens",
         ("000007/1 turn 1 segment 0 of 4 tokens, 16 bytes of ids, 16 of log-probs",),
     ),
@@ -465,13 +465,13 @@ def test_a_run_that_kept_its_promises_is_clean_and_every_line_says_what_was_look
     result = psrl(stack, "audit", RUN)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        "L1  bound: 12 trained trajectories, 1 buffers after their tag at most, 1 allowed (eta), 35 segments, "
+        "L1  bound: 12 trained trajectories, 1 buffers after their tag at most, 1 allowed (eta), 37 segments, "
         "4 versions in them ... ok",
         "L2  once: 6 groups, 12 trajectories, 3 batches, 2 aborted, 1 dropped, 1 failed, 1 filtered, 1 live, "
         "1 places waiting to be drawn again ... ok",
-        "L5  tokens: 35 segments, 89 sampled tokens, 4 environment tokens, 25 trajectories ... ok",
-        "L6  prefix: 22 turns, 12 of several segments, 12 moved ... ok",
-        "L8  one answer per turn: 22 turns, 20 ended, 12 by several attempts, 2 late results refused ... ok",
+        "L5  tokens: 37 segments, 90 sampled tokens, 6 environment tokens, 25 trajectories ... ok",
+        "L6  prefix: 23 turns, 12 of several segments, 12 moved ... ok",
+        "L8  one answer per turn: 23 turns, 21 ended, 12 by several attempts, 2 late results refused ... ok",
         "L9  versions are immutable: 4 versions published, 4 kept on disk and checked ... ok",
         "L10 a failure is not a zero: 17 trajectories scored, 2 failed, 0 trained tokens without a log-prob ... ok",
         "run kept (running): every promise holds",

@@ -1,8 +1,8 @@
 """A run in the middle of its life, in the store and on disk, that kept every promise: what the audit's tests damage.
 
 eta 1, batches of 2 groups of 2 trajectories, 3 steps trained of 5, 20 prompts. One group has failed, one was filtered,
-one was dropped, two were cut short by a stop of which one is drawn again, and one is being generated. One trajectory
-has two turns, the second of which answers its environment.
+one was dropped, two were cut short by a stop of which one is drawn again, and one is being generated. Two trajectories,
+a trained one among them, have a second turn, which answers their environment.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sqlalchemy import Connection, Engine, insert
+from sqlalchemy import Connection, Engine, insert, update
 
 from psrl.activities.store.codec import encode_ids, encode_logprobs
 from psrl.activities.weights.transports import open_transport
@@ -46,14 +46,15 @@ def make_kept_run(engine: Engine, weights: Path) -> None:
             publish_version(connection, transport.write(RUN, Version(version), tensors, PROBE))
         for buffer, members in TRAINED.items():
             _add_batch(connection, buffer, members)
+        _add_turn(connection, training_group(2), 1, [(1, 1)], turn=1, environment=2)
+        _lengthen(connection, training_group(2), 1, 1)
         for number, status in LEFT.items():
             _add_group(connection, training_group(number), number, 2, status)
         _add_failed(connection, training_group(3))
-        _add_scored(connection, training_group(8), [[(2, 3)], [(2, 3)]])
-        _add_scored(connection, training_group(7), [[(2, 3)]])
-        _add_trajectory(connection, training_group(7), 1, "scored", 5, reward=0.5)
-        _add_turn(connection, training_group(7), 1, [(2, 3)])
+        for number in (7, 8):
+            _add_scored(connection, training_group(number), [[(2, 3)], [(2, 3)]])
         _add_turn(connection, training_group(7), 1, [(2, 2)], turn=1, environment=4)
+        _lengthen(connection, training_group(7), 1, 2)
         for number in (9, 10):
             _add_trajectories(connection, training_group(number), ["aborted"] * 2)
         group = training_group(LIVE[0])
@@ -130,6 +131,12 @@ def _add_trajectories(
 def _add_trajectory(connection: Connection, group: str, index: int, status: str, tokens: int, **values: Any) -> None:
     row = {"run_id": RUN, "group_id": group, "index": index, "status": status, "tokens": tokens}
     connection.execute(insert(Trajectory), {**row, "fence": 9, **values})
+
+
+def _lengthen(connection: Connection, group: str, index: int, tokens: int) -> None:
+    """The trajectory counts so many more."""
+    where = (Trajectory.run_id == RUN, Trajectory.group_id == group, Trajectory.index == index)
+    connection.execute(update(Trajectory).where(*where).values(tokens=Trajectory.tokens + tokens))
 
 
 def _add_turn(

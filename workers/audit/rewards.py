@@ -7,7 +7,7 @@ import numpy
 from sqlalchemy import text
 
 from ...activities.store.literals import listed
-from ...schemas.status import TrajectoryStatus
+from ...schemas.status import SegmentKind, TrajectoryStatus
 from .check import AuditedRun, Check, Finding, Rule, finding
 
 SCORED, FAILED, ABORTED = (
@@ -53,8 +53,9 @@ SELECT coalesce(sum((status = {SCORED})::int), 0) AS "trajectories scored",
 FROM trajectories WHERE run_id = :run
 """
 
-TRAINED_LOGPROBS = """
-SELECT m.buffer, s.logprobs FROM segments s JOIN batch_members m USING (run_id, group_id, index) WHERE s.run_id = :run
+TRAINED_LOGPROBS = f"""
+SELECT m.buffer, s.logprobs FROM segments s JOIN batch_members m USING (run_id, group_id, index)
+WHERE s.run_id = :run AND s.kind = {listed(SegmentKind.SAMPLED)}
 """
 
 COUNTED = """
