@@ -11,13 +11,10 @@ from typing import ParamSpec, TypeVar
 from temporalio.exceptions import ApplicationError
 
 from ..schemas.errors import PsrlError
-from ..schemas.text import storable
+from ..schemas.text import MAX_REASON, storable
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
-
-MAX_MESSAGE = 4000
-"""Characters of a message that go into history: failures have payload limits too."""
 
 
 def boundary(implementation: Callable[Params, Awaitable[Result]]) -> Callable[Params, Awaitable[Result]]:
@@ -37,5 +34,5 @@ def boundary(implementation: Callable[Params, Awaitable[Result]]) -> Callable[Pa
 def as_application_error(error: PsrlError) -> ApplicationError:
     """The same failure in the form that crosses process borders. A text that no protocol takes would cost it its type,
     and a user's mistake would be retried."""
-    message = storable(str(error), MAX_MESSAGE)
+    message = storable(str(error), MAX_REASON)
     return ApplicationError(message, type=type(error).__name__, non_retryable=not error.retryable)

@@ -4,6 +4,9 @@ PostgreSQL refuses NUL in text and in JSON, and neither its protocol nor Tempora
 that cannot be written down would be met again by every attempt, so whatever may hold such text passes through here.
 """
 
+MAX_REASON = 4000
+"""Characters of why something ended, as it is kept in a row or in history."""
+
 
 def storable(text: str, limit: int) -> str:
     """At most `limit` characters; what cannot be stored is spelt as an escape."""

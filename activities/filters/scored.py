@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...schemas.ids import GroupId, RunId
@@ -15,15 +16,15 @@ LOCK: TextClause = text("SELECT 1 FROM groups WHERE run_id = :run AND group_id =
 
 READ: TextClause = text(
     f"""
-    SELECT group_id, data_source, ground_truth, extra, index, reward, reward_metrics, tokens
+    SELECT group_id, data_source, ground_truth, extra, number, reward, reward_metrics, tokens
     FROM (
-        SELECT g.group_id, g.data_source, g.ground_truth, g.extra, t.index, t.reward, t.reward_metrics, t.tokens,
-               row_number() OVER (PARTITION BY t.group_id ORDER BY t.scored_at, t.index) AS place
+        SELECT g.group_id, g.data_source, g.ground_truth, g.extra, t.index AS number, t.reward, t.reward_metrics,
+               t.tokens, row_number() OVER (PARTITION BY t.group_id ORDER BY t.scored_at, t.index) AS place
         FROM trajectories t JOIN groups g USING (run_id, group_id)
         WHERE t.run_id = :run AND t.group_id = ANY(:groups) AND t.status = {listed(TrajectoryStatus.SCORED)}
             AND t.reward IS NOT NULL
     ) ranked
-    WHERE place <= :needed ORDER BY group_id, index
+    WHERE place <= :needed ORDER BY group_id, number
     """
 )
 """The N that count are those that a batch would take: the first to be scored."""
@@ -43,17 +44,16 @@ async def read_scored_groups(
     return {group.group_id: group for group in _groups(rows.all()) if len(group.trajectories) == needed}
 
 
-def _groups(rows: Sequence[tuple]) -> Iterator[ScoredGroup]:  # type: ignore[type-arg]
-    for _, members in groupby(rows, key=lambda row: row[0]):
-        same = list(members)
-        group_id, data_source, ground_truth, extra = same[0][:4]
+def _groups(rows: Sequence[Row[Any]]) -> Iterator[ScoredGroup]:
+    for group_id, members in groupby(rows, key=lambda row: GroupId(row.group_id)):
+        first, *others = members
         yield ScoredGroup(
             group_id=group_id,
-            data_source=data_source,
-            ground_truth=ground_truth,
-            extra=extra,
+            data_source=first.data_source,
+            ground_truth=first.ground_truth,
+            extra=first.extra,
             trajectories=tuple(
-                ScoredTrajectory(index=index, reward=reward, metrics=metrics, tokens=tokens)
-                for _, _, _, _, index, reward, metrics, tokens in same
+                ScoredTrajectory(index=row.number, reward=row.reward, metrics=row.reward_metrics, tokens=row.tokens)
+                for row in (first, *others)
             ),
         )

@@ -1,8 +1,8 @@
 """Scoring finished trajectories, and the verdict on the group that they complete.
 
 Promises: a reward is computed until it is stored and then never again; a failure stays a failure (L10): the trajectory
-gets the status `failed` and no reward, never 0.0. Where groups are filtered, the call that stores the last
-score that counts sees all of them, and has the verdict.
+gets the status `failed` and no reward, never 0.0. Where groups are filtered, the call that stores the last score that
+counts sees all of them, and has the verdict.
 """
 
 import asyncio

@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from ...schemas.ids import GroupId, RunId
 from ...schemas.status import GROUP_EXITS, GroupStatus, TrajectoryStatus
 from ...schemas.tables import Group, Trajectory
+from ...schemas.text import MAX_REASON, storable
 
 UNSCORED = (TrajectoryStatus.PENDING, TrajectoryStatus.FINISHED)
 
@@ -32,7 +33,7 @@ async def mark_groups_on(
     left = await connection.scalars(
         update(Group)
         .where(Group.run_id == run_id, Group.group_id.in_(groups), Group.status == GroupStatus.LIVE)
-        .values(status=status.value, reason=reason)
+        .values(status=status.value, reason=storable(reason, MAX_REASON))
         .returning(Group.group_id)
     )
     await connection.execute(

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from ...schemas.messages.data import ReopenRun
 from ...schemas.messages.run import EvaluationReport, RunPhase, RunStatus, StepReport
 from ...schemas.tables import EvaluationResult, Run, StepMetric
+from ...schemas.text import MAX_REASON, storable
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,11 @@ async def store_run(engine: AsyncEngine, status: RunStatus) -> None:
     statement = (
         update(Run)
         .where(Run.run_id == status.run_id, Run.finished_at.is_(None))
-        .values(phase=status.phase.value, reason=status.reason, finished_at=func.now() if final else None)
+        .values(
+            phase=status.phase.value,
+            reason=storable(status.reason, MAX_REASON),
+            finished_at=func.now() if final else None,
+        )
     )
     async with engine.begin() as connection:
         changed = (await connection.execute(statement)).rowcount

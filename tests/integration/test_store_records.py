@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from psrl.activities.store.activities import StoreActivities
 from psrl.schemas.messages.run import EvaluationReport, RunPhase, RunStatus, StepReport
 from psrl.schemas.messages.training import AdvantageStats, BatchInfo, LogProbStats, PublishResult, UpdateStats
-from psrl.schemas.tables import EvaluationResult, Run, StepMetric
-from tests.support.runs import RUN, admit, config_values, sums, write_jsonl
+from psrl.schemas.tables import EvaluationResult, Group, Run, StepMetric
+from tests.support.runs import RUN, admit, config_values, draw, sums, write_jsonl
 
 pytestmark = pytest.mark.integration
 
@@ -75,12 +75,29 @@ async def test_a_validation_round_without_a_scored_answer_has_no_accuracy(run: A
     assert (row.version, row.accuracy, row.scored, row.failed) == (2, None, 0, 3)
 
 
-async def test_a_finished_run_keeps_its_record(run: AsyncEngine) -> None:
-    def status(phase: RunPhase, reason: str = "") -> RunStatus:
-        return RunStatus(
-            run_id=RUN, phase=phase, reason=reason, step=1, total_steps=1, version=1, live_groups=0, occupied_groups=0
-        )
+def status(phase: RunPhase, reason: str = "") -> RunStatus:
+    return RunStatus(
+        run_id=RUN, phase=phase, reason=reason, step=1, total_steps=1, version=1, live_groups=0, occupied_groups=0
+    )
 
+
+async def test_a_run_ends_though_its_reason_cannot_be_stored_as_it_is(run: AsyncEngine) -> None:
+    """The reason may quote what a user's code raised."""
+    await StoreActivities(run).record_run(status(RunPhase.FAILED, reason="ValueError: answer 'a\0b' is none"))
+    async with run.connect() as connection:
+        row = (await connection.execute(select(Run.phase, Run.reason))).one()
+    assert (row.phase, row.reason) == ("failed", r"ValueError: answer 'a\x00b' is none")
+
+
+async def test_a_group_leaves_though_its_reason_cannot_be_stored_as_it_is(run: AsyncEngine) -> None:
+    (group,) = await draw(run, [0])
+    await StoreActivities(run).mark_groups(RUN, (group,), "t00: reward failed: '\0'")
+    async with run.connect() as connection:
+        row = (await connection.execute(select(Group.status, Group.reason))).one()
+    assert (row.status, row.reason) == ("aborted", r"t00: reward failed: '\x00'")
+
+
+async def test_a_finished_run_keeps_its_record(run: AsyncEngine) -> None:
     records = StoreActivities(run)
     for phase in (RunPhase.RUNNING, RunPhase.DONE, RunPhase.FAILED):
         await records.record_run(status(phase, reason=f"was {phase}"))
