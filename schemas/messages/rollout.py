@@ -1,9 +1,11 @@
 """Messages of generation, routing and the control of rollout instances."""
 
 from enum import StrEnum
+from typing import Self
 
 from pydantic import Field
 
+from ..config import ModelSection, RolloutSection, RunConfig
 from ..config.psrl import RoutingMethod
 from ..ids import GroupId, InstanceId, RunId
 from .base import Message
@@ -112,22 +114,35 @@ class GenerateResult(Message):
 
 
 class EngineSpec(Message):
-    """What an instance must load before it serves a run."""
+    """What an instance must load before it serves a run. The sections travel whole, so that an option of the engine is
+    one key there and one use in the engine; a host refuses a key that it does not know."""
 
     run_id: RunId
-    model_path: str
-    dtype: str
-    kv_cache_bytes: int
-    block_size: int
-    max_model_len: int
+    model: ModelSection
+    rollout: RolloutSection
+    context_tokens: int
+    """Prompt and response together."""
     max_num_seqs: int
-    enforce_eager: bool = True
-    trust_remote_code: bool = False
-    weight_probe_tolerance: float = 1e-3
-    flush_tokens: int = 256
-    flush_interval_s: float = 2.0
-    stall_timeout_s: float = 60.0
-    seed: int = 0
+    flush_tokens: int
+    flush_interval_s: float
+    seed: int
+
+    @classmethod
+    def of(cls, run_id: RunId, config: RunConfig) -> Self:
+        return cls(
+            run_id=run_id,
+            model=config.model,
+            rollout=config.rollout,
+            context_tokens=config.context_tokens,
+            max_num_seqs=config.psrl.rollout_coordination.routing_strategy.max_concurrent_seqs_per_instance,
+            flush_tokens=config.psrl.flush_tokens,
+            flush_interval_s=config.psrl.flush_interval_s,
+            seed=config.trainer.seed,
+        )
+
+    @property
+    def kv_cache_bytes(self) -> int:
+        return int(self.rollout.kv_cache_gb * 1e9)
 
 
 class InstanceCommand(Message):

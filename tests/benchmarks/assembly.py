@@ -243,18 +243,7 @@ def version_of(shape: Shape, config: RunConfig) -> tuple[dict[str, torch.Tensor]
 
 
 def engine_spec(shape: Shape, config: RunConfig) -> EngineSpec:
-    return EngineSpec(
-        run_id=RUN,
-        model_path=config.model.path,
-        dtype=config.rollout.dtype.value,
-        kv_cache_bytes=int(config.rollout.kv_cache_gb * 1e9),
-        block_size=config.rollout.block_size,
-        max_model_len=config.context_tokens,
-        max_num_seqs=shape.seqs,
-        weight_probe_tolerance=config.rollout.weight_probe_tolerance,
-        flush_tokens=config.psrl.flush_tokens,
-        flush_interval_s=config.psrl.flush_interval_s,
-    )
+    return EngineSpec.of(RUN, config).model_copy(update={"max_num_seqs": shape.seqs})
 
 
 def _start_host(stack: Stack, shape: Shape, instance: InstanceId) -> subprocess.Popen[bytes]:

@@ -29,13 +29,13 @@ def _engine(spec: EngineSpec, sampling: Sampling) -> Any:
     from vllm import LLM, SamplingParams
 
     engine = LLM(
-        model=spec.model_path,
-        dtype=spec.dtype,
+        model=spec.model.path,
+        dtype=spec.rollout.dtype.value,
         seed=spec.seed,
-        enforce_eager=spec.enforce_eager,
+        enforce_eager=spec.rollout.enforce_eager,
         kv_cache_memory_bytes=spec.kv_cache_bytes,
-        block_size=spec.block_size,
-        max_model_len=spec.max_model_len,
+        block_size=spec.rollout.block_size,
+        max_model_len=spec.context_tokens,
         max_num_seqs=spec.max_num_seqs,
         enable_prefix_caching=True,
         logprobs_mode="processed_logprobs",

@@ -21,6 +21,7 @@ from transformers import Qwen2ForCausalLM
 from psrl.activities.generation.turns import TurnStore
 from psrl.activities.generation.writer import SegmentWriter
 from psrl.activities.store.engine import async_engine
+from psrl.schemas.config import ModelSection, RolloutDtype, RolloutSection
 from psrl.schemas.errors import EngineUnavailable, InvariantViolated, WeightsRefused
 from psrl.schemas.ids import GroupId, RunId, Version
 from psrl.schemas.messages.rollout import EngineSpec, GenerateRequest, GenerateResult, InstanceState, SegmentEnd
@@ -120,14 +121,13 @@ async def shared(
     folder = make_tiny_model(tmp_path_factory.mktemp("model"), 0, CONTEXT, hidden=64)
     spec = EngineSpec(
         run_id=RUN,
-        model_path=str(folder),
-        dtype="float32",
-        kv_cache_bytes=32 << 20,
-        block_size=32,
-        max_model_len=CONTEXT,
+        model=ModelSection(path=str(folder)),
+        rollout=RolloutSection(dtype=RolloutDtype.FP32, kv_cache_gb=0.032),
+        context_tokens=CONTEXT,
         max_num_seqs=32,
         flush_tokens=64,
         flush_interval_s=60.0,
+        seed=0,
     )
     host = Host(INSTANCE, load_engine(DEFAULT_ENGINE), weights)
     with postgres_server.database() as url:

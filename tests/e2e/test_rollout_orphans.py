@@ -12,10 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
 from transformers import Qwen2ForCausalLM
 
+from psrl.schemas.config import ModelSection
 from psrl.schemas.messages.rollout import EngineSpec, SegmentEnd
 from psrl.schemas.stack import Stack
 from psrl.schemas.weights import WeightProbe
-from tests.support.rollout import RUN, add_group, call, stored_segments
+from tests.support.rollout import SPEC, add_group, call, stored_segments
 from tests.support.rollout_process import Site, end, open_site
 from tests.support.tiny_model import make_tiny_model
 
@@ -31,15 +32,7 @@ async def site(temporal_client: Client, stack: Stack, store: AsyncEngine) -> Asy
 
 
 def spec_of(folder: Path) -> EngineSpec:
-    return EngineSpec(
-        run_id=RUN,
-        model_path=str(folder),
-        dtype="float32",
-        kv_cache_bytes=16 << 20,
-        block_size=32,
-        max_model_len=64,
-        max_num_seqs=8,
-    )
+    return SPEC.model_copy(update={"model": ModelSection(path=str(folder))})
 
 
 def probe_of(model: Qwen2ForCausalLM) -> WeightProbe:

@@ -14,7 +14,17 @@ from temporalio.client import Client, WorkflowFailureError
 from psrl.schemas.messages.rollout import SegmentEnd
 from psrl.schemas.stack import Stack
 from psrl.workflows.rollout.instance import RolloutInstance
-from tests.support.rollout import PROMPT, SPEC, add_group, call, ids_of, refused_results, stored_segments, until
+from tests.support.rollout import (
+    PROMPT,
+    SPEC,
+    add_group,
+    call,
+    ids_of,
+    refused_results,
+    stored_segments,
+    until,
+    with_engine,
+)
 from tests.support.rollout_process import SCRIPTED, Site, end, open_site
 from tests.support.scripted_engine import VARIABLE, scripted_probe, scripted_tokens
 
@@ -173,7 +183,7 @@ async def test_a_stuck_engine_is_replaced_in_its_host_and_the_trajectory_goes_on
     instance = site.instance()
     host = site.start_host(instance, SCRIPTED)
     try:
-        workflow = await site.drive(instance, SPEC.model_copy(update={"stall_timeout_s": 1.0}))
+        workflow = await site.drive(instance, with_engine(SPEC, stall_timeout_s=1.0))
         served = await site.serving(instance, 0)
         lost = await site.generate(instance, call(max_tokens=TOKENS))
         with pytest.raises(WorkflowFailureError) as caught:

@@ -13,6 +13,7 @@ from psrl.activities.generation.turns import TurnStore
 from psrl.activities.generation.writer import SegmentWriter
 from psrl.activities.store.codec import decode_ids, decode_logprobs, encode_ids
 from psrl.activities.weights.transport import Lease
+from psrl.schemas.config import ModelSection, RolloutDtype, RolloutSection
 from psrl.schemas.errors import WeightsRefused
 from psrl.schemas.ids import GroupId, InstanceId, RunId, Version
 from psrl.schemas.messages.rollout import EngineSpec, GenerateRequest, Sampling, TrajectoryRef
@@ -28,15 +29,19 @@ INSTANCE = InstanceId("rollout-0")
 PROMPT = [10, 11, 12]
 SPEC = EngineSpec(
     run_id=RUN,
-    model_path="model",
-    dtype="float32",
-    kv_cache_bytes=1 << 20,
-    block_size=32,
-    max_model_len=64,
+    model=ModelSection(path="model"),
+    rollout=RolloutSection(dtype=RolloutDtype.FP32, kv_cache_gb=0.016),
+    context_tokens=64,
     max_num_seqs=8,
     flush_tokens=4,
     flush_interval_s=60.0,
+    seed=0,
 )
+
+
+def with_engine(spec: EngineSpec, **options: Any) -> EngineSpec:
+    """The same with other keys of `rollout.*`."""
+    return spec.model_copy(update={"rollout": spec.rollout.model_copy(update=options)})
 
 
 class ScriptedWeights:

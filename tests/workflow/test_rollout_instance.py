@@ -13,10 +13,11 @@ from temporalio.worker import UnsandboxedWorkflowRunner
 from temporalio.workflow import Info
 
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, InstanceId, RunId, instance_workflow
-from psrl.schemas.messages.rollout import EngineSpec, InstanceState
+from psrl.schemas.messages.rollout import InstanceState
 from psrl.schemas.messages.run import InstanceChanged, StartInstance
 from psrl.workflows.calls import settings
 from psrl.workflows.rollout.instance import RolloutInstance
+from tests.support.rollout import SPEC
 from tests.support.scripted_parts import ScriptedParts
 from tests.support.signal_sink import SignalSink
 
@@ -25,15 +26,7 @@ NAME = InstanceId("rollout-0")
 
 async def begin(client: Client, run_id: str, **limits: Any) -> WorkflowHandle[RolloutInstance, str]:
     await client.start_workflow(SignalSink.run, id=run_id, task_queue=ORCHESTRATOR_QUEUE)
-    spec = EngineSpec(
-        run_id=RunId(run_id),
-        model_path="m",
-        dtype="float32",
-        kv_cache_bytes=1,
-        block_size=32,
-        max_model_len=8,
-        max_num_seqs=8,
-    )
+    spec = SPEC.model_copy(update={"run_id": RunId(run_id)})
     limits = {"start_timeout_s": 60, **limits}
     start = StartInstance(run_workflow_id=run_id, instance=NAME, spec=spec, version=0, interrupt=True, **limits)
     return await client.start_workflow(

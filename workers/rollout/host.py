@@ -175,7 +175,7 @@ class Host:
         if not watched or engine is None or self._spec is None or not engine.alive():
             self._watchdog.reset()
             return
-        limit_s = self._spec.stall_timeout_s
+        limit_s = self._spec.rollout.stall_timeout_s
         why = self._watchdog.look(engine, limit_s)
         if why:
             self._give_up(engine, f"the engine is stuck: {why} (rollout.stall_timeout_s={limit_s:g})")
@@ -310,10 +310,11 @@ class Host:
                 found = await self._engine.probe(probe.token_ids)
             difference = max((abs(a - b) for a, b in zip(found, probe.logprobs, strict=True)), default=0.0)
             # Also refuses NaN, which no comparison is true for.
-            if not difference <= self._spec.weight_probe_tolerance or math.isnan(sum(found)):
+            tolerance = self._spec.rollout.weight_probe_tolerance
+            if not difference <= tolerance or math.isnan(sum(found)):
                 raise WeightsRefused(
                     f"{self.instance}: version {version} is loaded, but its log-probs differ from the trainer's by "
-                    f"{difference:.3g}; allowed is rollout.weight_probe_tolerance={self._spec.weight_probe_tolerance}"
+                    f"{difference:.3g}; allowed is rollout.weight_probe_tolerance={tolerance}"
                 )
         except TimeoutError as error:
             self._give_up(self._engine, f"loading version {version} took more than {LOAD_TIMEOUT_S:.0f} s")

@@ -54,7 +54,7 @@ class VllmEngine:
         self._starting = False
 
     async def start(self, spec: EngineSpec) -> None:
-        self._shapes = await asyncio.to_thread(model_shapes, Path(spec.model_path))
+        self._shapes = await asyncio.to_thread(model_shapes, Path(spec.model.path))
         self._starting = True
         try:
             self._llm = llm = await asyncio.get_running_loop().run_in_executor(self._starter, _start, spec)
@@ -168,14 +168,14 @@ class VllmEngine:
 def _start(spec: EngineSpec) -> AsyncLLM:
     return AsyncLLM.from_engine_args(
         AsyncEngineArgs(
-            model=spec.model_path,
-            dtype=spec.dtype,
+            model=spec.model.path,
+            dtype=spec.rollout.dtype.value,
             seed=spec.seed,
-            trust_remote_code=spec.trust_remote_code,
-            enforce_eager=spec.enforce_eager,
+            trust_remote_code=spec.model.trust_remote_code,
+            enforce_eager=spec.rollout.enforce_eager,
             kv_cache_memory_bytes=spec.kv_cache_bytes,
-            block_size=spec.block_size,
-            max_model_len=spec.max_model_len,
+            block_size=spec.rollout.block_size,
+            max_model_len=spec.context_tokens,
             max_num_seqs=spec.max_num_seqs,
             enable_prefix_caching=True,
             logprobs_mode="processed_logprobs",

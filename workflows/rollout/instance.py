@@ -9,26 +9,26 @@ What is done with the engine and how often it may fail is decided by `Life`; her
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
-    from ...activities import signatures
     from ...schemas.ids import rollout_queue
-    from ...schemas.messages.base import Message
     from ...schemas.messages.rollout import HoldRequest, InstanceCommand, PauseRequest, PullRequest
     from ...schemas.messages.run import InstanceChanged, RunPhase, RunStatus, StartInstance
     from ..calls import settings
+    from ..calls import table as calls
+    from ..calls.call import Call
     from ..calls.tasks import end, ended_after
     from .life import Life
 
-Request = TypeVar("Request", bound=Message)
+Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 
@@ -114,8 +114,8 @@ class RolloutInstance:
 
     async def _start_once(self) -> bool:
         """Does not wait for the end of the start, which may take minutes, when `stop` comes."""
-        patience = timedelta(seconds=self._start.start_timeout_s)
-        starting = asyncio.create_task(self._call(signatures.start_engine, self._start.spec, "start engine", patience))
+        call = replace(calls.start_engine, patience=timedelta(seconds=self._start.start_timeout_s))
+        starting = asyncio.create_task(self._call(call, self._start.spec, "start engine"))
         await workflow.wait_condition(lambda: self._stopping or starting.done())
         if not starting.done():
             await end(starting)
@@ -126,14 +126,14 @@ class RolloutInstance:
     async def _sync(self) -> None:
         self._life.pauses()
         request = PauseRequest(**self._command.model_dump(), interrupt=self._start.interrupt)
-        await self._call(signatures.pause, request, "pause: interrupt" if request.interrupt else "pause: drain")
+        await self._call(calls.pause, request, "pause: interrupt" if request.interrupt else "pause: drain")
         await self._pull()
 
     async def _pull(self) -> None:
         """Load the newest version asked for, then admit requests. The engine is paused before, and after a failure."""
         self._life.pulls()
         version = await self._pull_newest()
-        await self._call(signatures.resume, self._command, f"serve v{version}")
+        await self._call(calls.resume, self._command, f"serve v{version}")
         self._life.serves(version, workflow.time())
         await self._tell_run()
 
@@ -143,7 +143,7 @@ class RolloutInstance:
             version = self._life.target
             request = PullRequest(**self._command.model_dump(), version=version)
             try:
-                await self._call(signatures.pull_weights, request, f"pull v{version}", attempts=settings.PULL_ATTEMPTS)
+                await self._call(calls.pull_weights, request, f"pull v{version}")
             except ActivityError as error:
                 if is_cancelled_exception(error) or self._life.target == version:
                     raise
@@ -156,9 +156,7 @@ class RolloutInstance:
         while True:
             request = HoldRequest(**self._command.model_dump(), until_tokens=self._life.budget.on_trial)
             try:
-                held = await self._call(
-                    signatures.hold_engine, request, "engine is alive", settings.LEASE, attempts=settings.ONCE
-                )
+                held = await self._call(calls.hold_engine, request, "engine is alive")
             except ActivityError as error:
                 if not _lease_ran_out(error):
                     raise
@@ -180,7 +178,7 @@ class RolloutInstance:
 
     async def _give_back(self) -> None:
         try:
-            await self._call(signatures.release_engine, self._command, "release", settings.LEASE)
+            await self._call(calls.release_engine, self._command, "release")
         except ActivityError as error:
             workflow.logger.warning("%s was not given back: %s", self._start.instance, _reason(error))
         self._life.stopped()
@@ -201,14 +199,7 @@ class RolloutInstance:
             live_groups=0,
             occupied_groups=0,
         )
-        await workflow.execute_activity(
-            signatures.record_run,
-            end,
-            summary="run was closed from outside",
-            start_to_close_timeout=settings.SHORT,
-            schedule_to_close_timeout=settings.STORE_PATIENCE,
-            retry_policy=settings.QUICK,
-        )
+        await calls.record_run(end, summary="run was closed from outside")
 
     def _roll_over(self) -> None:
         carried = {"version": self._life.target, "record": self._life.budget.record(workflow.time())}
@@ -232,24 +223,10 @@ class RolloutInstance:
             # The run is closed: nobody will ever ask for this engine again.
             self._stopping = self._orphaned = True
 
-    async def _call(
-        self,
-        activity: Callable[[Request], Awaitable[Result]],
-        request: Request,
-        summary: str,
-        patience: timedelta = settings.WEIGHTS_PATIENCE,
-        attempts: RetryPolicy = settings.QUICK,
-    ) -> Result:
+    async def _call(self, call: Call[Request, Result], request: Request, summary: str) -> Result:
         workflow.set_current_details(self._life.line)
-        return await workflow.execute_activity(
-            activity,
-            request,
-            task_queue=rollout_queue(self._start.instance),
-            summary=f"{summary} · {self._start.instance}",
-            schedule_to_close_timeout=patience,
-            heartbeat_timeout=settings.HEARTBEAT,
-            retry_policy=attempts,
-        )
+        on_host = call.on(rollout_queue(self._start.instance))
+        return await on_host(request, summary=f"{summary} · {self._start.instance}")
 
 
 def _lease_ran_out(error: ActivityError) -> bool:

@@ -181,7 +181,7 @@ async def start_instances(run: RunId, config: RunConfig, version: Version) -> No
             StartInstance(
                 run_workflow_id=workflow.info().workflow_id,
                 instance=instance,
-                spec=_engine_spec(run, config),
+                spec=EngineSpec.of(run, config),
                 version=version,
                 interrupt=config.psrl.rollout_coordination.partial_rollout.enable,
                 start_timeout_s=config.psrl.deployment.start_timeout_s,
@@ -308,26 +308,6 @@ def explain(error: BaseException) -> str:
     while isinstance(error, ActivityError | ChildWorkflowError) and error.cause is not None:
         error = error.cause
     return str(error)[:2000]
-
-
-def _engine_spec(run: RunId, config: RunConfig) -> EngineSpec:
-    rollout, psrl = config.rollout, config.psrl
-    return EngineSpec(
-        run_id=run,
-        model_path=config.model.path,
-        dtype=rollout.dtype.value,
-        kv_cache_bytes=int(rollout.kv_cache_gb * 1e9),
-        block_size=rollout.block_size,
-        max_model_len=config.context_tokens,
-        max_num_seqs=psrl.rollout_coordination.routing_strategy.max_concurrent_seqs_per_instance,
-        enforce_eager=rollout.enforce_eager,
-        trust_remote_code=config.model.trust_remote_code,
-        weight_probe_tolerance=rollout.weight_probe_tolerance,
-        flush_tokens=psrl.flush_tokens,
-        flush_interval_s=psrl.flush_interval_s,
-        stall_timeout_s=rollout.stall_timeout_s,
-        seed=config.trainer.seed,
-    )
 
 
 @contextmanager

@@ -12,11 +12,11 @@ from psrl.workers.rollout import host as host_module
 from psrl.workers.rollout.engine import load_engine
 from psrl.workers.rollout.host import Host
 from psrl.workers.rollout.reporter import keep_reporting
-from tests.support.rollout import RUN, SPEC, ScriptedWeights, make_host
+from tests.support.rollout import RUN, SPEC, ScriptedWeights, make_host, with_engine
 from tests.support.scripted_engine import Script, ScriptedEngine
 
 OTHER = RunId("other")
-HASTY = SPEC.model_copy(update={"stall_timeout_s": 0.2})
+HASTY = with_engine(SPEC, stall_timeout_s=0.2)
 OTHER_SPEC = SPEC.model_copy(update={"run_id": OTHER})
 
 
