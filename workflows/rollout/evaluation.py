@@ -16,10 +16,11 @@ with workflow.unsafe.imports_passed_through():
     from ...schemas.messages.data import DrawValidationRequest
     from ...schemas.messages.run import EvaluationReport, StartEvaluation
     from ..calls import table as calls
+    from ..failure import FAILS
     from .episodes import Episodes
 
 
-@workflow.defn
+@workflow.defn(failure_exception_types=FAILS)
 class Evaluation:
     @workflow.run
     async def run(self, start: StartEvaluation) -> EvaluationReport:

@@ -14,6 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from ...schemas.messages.rewards import Verdict
     from ...schemas.messages.run import GroupOutcome, GroupReport, StartGroup, TellRun
     from ..calls import table as calls
+    from ..failure import FAILS
     from ..search import REWARD, STATE
     from .episodes import Episodes
     from .trajectory import Trajectory
@@ -25,7 +26,7 @@ OUTCOME = {
 }
 
 
-@workflow.defn
+@workflow.defn(failure_exception_types=FAILS)
 class RolloutGroup:
     @workflow.init
     def __init__(self, start: StartGroup) -> None:

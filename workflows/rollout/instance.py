@@ -26,13 +26,14 @@ with workflow.unsafe.imports_passed_through():
     from ..calls import table as calls
     from ..calls.call import Call
     from ..calls.tasks import end, ended_after
+    from ..failure import FAILS
     from .life import Life
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 
-@workflow.defn
+@workflow.defn(failure_exception_types=FAILS)
 class RolloutInstance:
     @workflow.init
     def __init__(self, start: StartInstance) -> None:

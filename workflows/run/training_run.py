@@ -18,7 +18,6 @@ from temporalio.exceptions import ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from ...schemas.config import RunConfig
-    from ...schemas.errors import PsrlError
     from ...schemas.ids import GroupId, InstanceId, RunId, Version, step_workflow
     from ...schemas.messages.run import (
         EvaluationReport,
@@ -38,6 +37,7 @@ with workflow.unsafe.imports_passed_through():
     from ..calls import settings
     from ..calls.tasks import end
     from ..calls.waits import Waits
+    from ..failure import FAILS
     from ..ledger import Consumption, GroupState, Ledger
     from ..search import REWARD, RUN, STATE, STEP, VERSION
     from ..training.step import TrainStep
@@ -49,7 +49,7 @@ with workflow.unsafe.imports_passed_through():
     from .view import buffers, refused_status, run_status, wait_for_groups, wait_for_person
 
 
-@workflow.defn(failure_exception_types=[PsrlError])
+@workflow.defn(failure_exception_types=FAILS)
 class TrainingRun:
     _state: RunState
     _config: RunConfig

@@ -17,13 +17,14 @@ with workflow.unsafe.imports_passed_through():
     from ...schemas.messages.training import BatchRequest, CheckpointRequest, StepRequest
     from ..calls import table as calls
     from ..calls.call import Call
+    from ..failure import FAILS
     from .stage import trainer_stage
 
 Request = TypeVar("Request", bound=StepRequest)
 Result = TypeVar("Result")
 
 
-@workflow.defn
+@workflow.defn(failure_exception_types=FAILS)
 class TrainStep:
     def __init__(self) -> None:
         self._held = 0
