@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -36,29 +37,39 @@ pytestmark = pytest.mark.integration
 
 @workflow.defn(name="TrainingRun")
 class ScriptedRun:
-    """Runs until `stop`; a run of the project "broken" fails at once."""
+    """Runs until `stop`; of the project "broken" it fails at once, of "slow" it is stopping until `release`."""
 
     def __init__(self) -> None:
         self._phase = RunPhase.RUNNING
+        self._released = False
 
     @workflow.run
     async def run(self, start: StartRun) -> RunResult:
-        if start.config.get("trainer", {}).get("project_name") == "broken":
+        project = start.config.get("trainer", {}).get("project_name")
+        if project == "broken":
             raise ApplicationError("data.train_files: nothing usable", type="DataError", non_retryable=True)
-        await workflow.wait_condition(lambda: self._phase is RunPhase.STOPPED)
+        await workflow.wait_condition(lambda: self._phase is RunPhase.STOPPING)
+        await workflow.wait_condition(lambda: self._released or project != "slow")
+        self._phase = RunPhase.STOPPED
         return RunResult(phase=self._phase, steps=1, version=1, reward_last=0.5)
 
     @workflow.signal
     def pause(self) -> None:
-        self._phase = RunPhase.PAUSED
+        if self._phase is not RunPhase.STOPPING:
+            self._phase = RunPhase.PAUSED
 
     @workflow.signal
     def resume(self) -> None:
-        self._phase = RunPhase.RUNNING
+        if self._phase is not RunPhase.STOPPING:
+            self._phase = RunPhase.RUNNING
+
+    @workflow.signal
+    def release(self) -> None:
+        self._released = True
 
     @workflow.signal
     def stop(self, request: StopRun = StopRun()) -> None:  # noqa: B008
-        self._phase = RunPhase.STOPPED
+        self._phase = RunPhase.STOPPING
 
     @workflow.query
     def status(self) -> RunStatus:
@@ -71,6 +82,7 @@ class ScriptedRun:
             version=1,
             live_groups=8,
             occupied_groups=3,
+            waiting_for="a checkpoint" if self._phase is RunPhase.STOPPING else "",
             waits=(Wait(what="step 1 to be trained", owner="the trainer", since=workflow.now()),),
         )
 
@@ -153,7 +165,7 @@ def test_a_run_is_started_steered_and_followed_to_its_end(running: Stack, config
     engine.dispose()
     status = json.loads(said(psrl(running, "status", "life", "--json")))
     assert (status["phase"], status["buffers"][0]["occupied"], status["buffers"][0]["state"]) == ("running", 3, "stuck")
-    assert "waits for unfinished groups: 5 of 8" in said(psrl(running, "status", "life"))
+    assert "waiting for unfinished groups: 5 of 8" in said(psrl(running, "status", "life"))
     assert "  step 1 to be trained · the trainer · for " in said(psrl(running, "status", "life"))
     assert "psrl resume life" in said(psrl(running, "pause", "life"))
     assert "phase: paused" in said(psrl(running, "status", "life"))
@@ -170,7 +182,7 @@ def test_a_run_is_started_steered_and_followed_to_its_end(running: Stack, config
 
 
 def test_the_command_and_its_children_end_with_its_run(running: Stack, config: Path) -> None:
-    """Field report 24: a script that does not exit. Here as a process of its own, as people start it."""
+    """A script that does not exit. Here as a process of its own, as people start it."""
     command = [sys.executable, "-m", "psrl.workers.cli.main", "train", str(config), "--run", "ends", "--no-up"]
     environment = os.environ | {"PSRL_HOME": str(running.home)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -190,21 +202,73 @@ def test_the_command_and_its_children_end_with_its_run(running: Stack, config: P
 def test_a_run_that_was_stopped_is_resumed_and_one_that_is_done_is_not(running: Stack, config: Path) -> None:
     said(psrl(running, "train", str(config), "--run", "long", "--no-up", "--detach"))
     assert (
-        "--accept-changed-data: run 'long' is going on"
+        "--accept-changed-data: run 'long' is running with the data"
         in psrl(running, "resume", "long", "--accept-changed-data").stderr
     )
-    assert "`psrl resume long` goes on later" in said(psrl(running, "stop", "long", "--now"))
+    assert "`psrl resume long` resumes it later" in said(psrl(running, "stop", "long", "--now"))
     engine = sync_engine(running.postgres_url)
     add_run(engine, "long", phase="stopped")
     add_run(engine, "over", phase="done")
     engine.dispose()
-    assert "`psrl resume long` goes on" in said(psrl(running, "follow", "long"))
-    assert "run long goes on after step 0" in said(psrl(running, "resume", "long"))
+    assert "`psrl resume long` resumes it" in said(psrl(running, "follow", "long"))
+    assert "run long resumed at step 0" in said(psrl(running, "resume", "long"))
     said(psrl(running, "stop", "long"))
     assert "run 'over' is done: all its 0 steps were trained" in psrl(running, "resume", "over").stderr
     refused = psrl(running, "resume", "lang")
     assert refused.exit_code == 1
     assert "no run 'lang' is in the store (did you mean 'long'?); there are: long, over" in refused.stderr
+
+
+@pytest.fixture
+def stopping(running: Stack, config: Path) -> str:
+    """A run that has been asked to stop and is not done with it."""
+    name = f"slow-{uuid.uuid4().hex[:8]}"
+    said(psrl(running, "train", str(config), "trainer.project_name=slow", "--run", name, "--no-up", "--detach"))
+    engine = sync_engine(running.postgres_url)
+    add_run(engine, name, phase="stopped")
+    engine.dispose()
+    said(psrl(running, "stop", name))
+    return name
+
+
+def release(stack: Stack, run: str) -> None:
+    command = [temporal_binary(), "workflow", "signal", "--workflow-id", run, "--name", "release"]
+    subprocess.run([*command, "--address", stack.temporal_address], capture_output=True, timeout=60, check=True)
+
+
+def test_resume_waits_for_a_run_that_is_still_stopping_and_then_resumes_it(running: Stack, stopping: str) -> None:
+    command = [sys.executable, "-m", "psrl.workers.cli.main", "resume", stopping]
+    environment = os.environ | {"PSRL_HOME": str(running.home)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        waiting = process.stdout.readline()
+        release(running, stopping)
+        told, _ = process.communicate(timeout=60)
+    assert waiting == f"run {stopping} is stopping, waiting for it to end (a checkpoint)\n"
+    assert (process.returncode, told) == (0, f"run {stopping} resumed at step 0; `psrl follow {stopping}` shows it\n")
+    assert "phase: running" in said(psrl(running, "status", stopping))
+    said(psrl(running, "stop", stopping))
+
+
+def test_a_run_that_is_still_stopping_is_neither_paused_nor_started_again(
+    running: Stack, stopping: str, config: Path
+) -> None:
+    refused = psrl(running, "pause", stopping)
+    assert refused.exit_code == 1
+    assert f"{stopping} is ending and cannot be paused; `psrl resume {stopping}` waits for its end" in refused.stderr
+    refused = psrl(running, "train", str(config), "--run", stopping, "--no-up")
+    assert f"'{stopping}' is still ending: `psrl resume {stopping}` waits for its end and resumes it" in refused.stderr
+    said(psrl(running, "stop", stopping, "--now"))
+    release(running, stopping)
+    said(psrl(running, "follow", stopping))
+
+
+def test_the_reason_of_a_run_that_was_refused_is_in_its_status(running: Stack, config: Path) -> None:
+    psrl(running, "train", str(config), "trainer.project_name=broken", "--run", "no", "--no-up")
+    shown = said(psrl(running, "status", "no"))
+    assert "phase: refused" in shown
+    assert "reason: data.train_files: nothing usable" in shown
+    assert "no run 'never'" in psrl(running, "status", "never").stderr
 
 
 def test_a_run_that_fails_is_told_by_its_cause(running: Stack, config: Path) -> None:
@@ -221,7 +285,7 @@ def test_a_run_that_failed_after_it_was_admitted_is_told_how_it_goes_on(running:
     values = json.dumps({"config": {"trainer": {"project_name": "broken"}}})
     command += ["--workflow-id", "late", "--input", values, "--address", running.temporal_address]
     subprocess.run(command, capture_output=True, timeout=60, check=True)
-    assert "once that is repaired, `psrl resume late` goes on" in psrl(running, "follow", "late").stderr
+    assert "once that is fixed, `psrl resume late` resumes it" in psrl(running, "follow", "late").stderr
 
 
 def test_a_run_that_was_terminated_in_temporal_is_not_shown_as_alive(running: Stack, config: Path) -> None:
@@ -233,10 +297,10 @@ def test_a_run_that_was_terminated_in_temporal_is_not_shown_as_alive(running: St
     assert "  cut: running, 2 steps" in said(psrl(running, "status"))
     command = [temporal_binary(), "workflow", "terminate", "--workflow-id", "cut", "--reason", "by hand"]
     subprocess.run([*command, "--address", running.temporal_address], capture_output=True, timeout=60, check=True)
-    assert "`psrl resume cut` goes on" in said(psrl(running, "status", "cut"))
-    listed = "  cut: terminated in Temporal (last heard of as running; `psrl resume cut` goes on), 2 steps"
+    assert "`psrl resume cut` resumes it" in said(psrl(running, "status", "cut"))
+    listed = "  cut: terminated in Temporal (last seen running; `psrl resume cut` resumes it), 2 steps"
     assert listed in said(psrl(running, "status"))
-    assert "run cut failed: somebody terminated it in Temporal (by hand)" in psrl(running, "follow", "cut").stderr
+    assert "run cut failed: it was terminated in Temporal (by hand)" in psrl(running, "follow", "cut").stderr
 
 
 def test_a_detached_run_that_is_refused_ends_the_command_with_the_reason(running: Stack, config: Path) -> None:

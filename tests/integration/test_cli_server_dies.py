@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from rich.console import Console
 
-from psrl.schemas.errors import Unreachable, UserError
+from psrl.schemas.errors import RunUnknown, Unreachable, UserError
 from psrl.schemas.stack import STACK_FILE, Stack
 from psrl.workers.cli import runs
 from psrl.workers.cli.follow import RunFailed, follow
@@ -87,7 +87,7 @@ def test_who_follows_is_told_who_is_away_and_sees_the_end_when_they_are_back(
     asyncio.run(_terminate(mortal))
     thread.join(60)
     assert not thread.is_alive()
-    assert str(ended[0]) == "somebody terminated it in Temporal (by hand)"
+    assert str(ended[0]) == "it was terminated in Temporal (by hand)"
 
 
 def test_who_follows_a_run_whose_stack_was_started_at_another_address_is_told(
@@ -100,7 +100,20 @@ def test_who_follows_a_run_whose_stack_was_started_at_another_address_is_told(
             (mortal.home / STACK_FILE).write_text(moved.model_dump_json())
             await follow(client, mortal, RUN, Console(file=io.StringIO()))
 
-    with pytest.raises(UserError, match=f"started anew at other addresses; `psrl follow {RUN}` shows"):
+    with pytest.raises(UserError, match=f"restarted at other addresses; `psrl follow {RUN}` shows"):
+        asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_who_follows_a_run_that_temporal_has_lost_is_told(mortal: Stack, server: TemporalServer) -> None:
+    async def work() -> None:
+        async with temporal_of(mortal) as client:
+            following = asyncio.create_task(follow(client, mortal, RUN, Console(file=io.StringIO())))
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.lose_data)
+            await asyncio.to_thread(server.start)
+            await following
+
+    with pytest.raises(RunUnknown, match=f"Temporal no longer knows run {RUN}: .*`psrl status {RUN}`"):
         asyncio.run(asyncio.wait_for(work(), 60))
 
 

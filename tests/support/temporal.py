@@ -58,6 +58,11 @@ class TemporalServer:
         if self._process is not None:
             stop(self._process, signal.SIGKILL)
 
+    def lose_data(self) -> None:
+        """While it does not run."""
+        for file in self._home.glob("temporal.db*"):
+            file.unlink()
+
     async def connect(self) -> Client:
         return await Client.connect(self.address, data_converter=pydantic_data_converter)
 

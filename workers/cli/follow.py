@@ -9,13 +9,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
-from ...schemas.errors import UserError
+from ...schemas.errors import NotOurs, RunUnknown, UserError
 from ...schemas.messages.run import RunPhase, RunResult
 from ...schemas.stack import Stack, load_stack
 from .progress import Observer, View, now_line, step_line
-from .runs import cause_of
+from .runs import RPC_TIMEOUT, cause_of, this_execution
 
 LOOK_S = 1.0
 """Between two looks: each costs the orchestrator two queries, some 10 ms of CPU."""
@@ -26,10 +26,10 @@ class RunFailed(Exception):
 
 
 async def follow(client: Client, stack: Stack, run_id: str, console: Console) -> RunResult:
-    """Raises `RunFailed` with the run's own reason, `UserError` when the stack has other addresses now."""
-    handle = client.get_workflow_handle(run_id, result_type=RunResult)
+    """Raises `RunFailed` with the run's own reason, `UserError` when the stack has other addresses now, `RunUnknown`
+    when Temporal has lost the run."""
     observer = Observer(client, stack, run_id)
-    ended = asyncio.create_task(_result(handle))
+    ended = asyncio.create_task(_result(client, run_id))
     shown = InPlace(console) if console.is_terminal else Lines(console)
     try:
         with shown:
@@ -50,25 +50,45 @@ def _require_same_place(stack: Stack, run_id: str) -> None:
     """A port that somebody took while the stack was down is replaced at the next start: waiting here has no end."""
     now = load_stack(stack.home)
     if (now.temporal_address, now.postgres_url) != (stack.temporal_address, stack.postgres_url):
-        raise UserError(f"the stack was started anew at other addresses; `psrl follow {run_id}` shows the run again")
+        raise UserError(f"the stack was restarted at other addresses; `psrl follow {run_id}` shows the run again")
 
 
 def detached(run_id: str) -> str:
     """For people who pressed Ctrl-C."""
     return (
-        f"detached; run {run_id} goes on. `psrl follow {run_id}` shows it again, `psrl pause {run_id}` and "
-        f"`psrl resume {run_id}` hold it, `psrl stop {run_id}` ends it after the step in progress"
+        f"detached; run {run_id} keeps running. `psrl follow {run_id}` shows it again, `psrl pause {run_id}` "
+        f"and `psrl resume {run_id}` pause and resume it, `psrl stop {run_id}` ends it after the current step"
     )
 
 
-async def _result(handle: WorkflowHandle[Any, RunResult]) -> RunResult:
+async def _result(client: Client, run_id: str) -> RunResult:
+    handle: WorkflowHandle[Any, RunResult] | None = None
     while True:
         try:
+            handle = handle or await this_execution(client, run_id)
             return await handle.result()
         except WorkflowFailureError as error:
             raise RunFailed(cause_of(error)) from error
-        except RPCError:
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND and await _lost(client, run_id):
+                raise RunUnknown(
+                    f"Temporal no longer knows run {run_id}: it was deleted there, or Temporal's data are gone. "
+                    f"`psrl status {run_id}` shows what the store knows"
+                ) from error
             await asyncio.sleep(LOOK_S)  # Temporal restarts; the run is safe in its database
+        except NotOurs:
+            await asyncio.sleep(LOOK_S)  # ours is away, and what is there knows nothing of the run
+
+
+async def _lost(client: Client, run_id: str) -> bool:
+    """Our own server says so, and not another stack's that has its address for a while."""
+    try:
+        await client.get_workflow_handle(run_id).describe(rpc_timeout=RPC_TIMEOUT)
+    except NotOurs:
+        return False
+    except RPCError as error:
+        return error.status is RPCStatusCode.NOT_FOUND
+    return False
 
 
 class Lines:

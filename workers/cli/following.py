@@ -39,7 +39,7 @@ def follow_to_end(stack: Stack, run: str, console: Console, say: Say) -> None:
         told = f"error: run {run} failed: {error}"
         with suppress(Unreachable):  # the reason is told also when the store is away
             if in_store(stack, run):
-                told += f"\nonce that is repaired, `psrl resume {run}` goes on"
+                told += f"\nonce that is fixed, `psrl resume {run}` resumes it"
         typer.secho(told, err=True, fg=typer.colors.RED)
         raise typer.Exit(1) from error
     _tell_end(stack, run, say)
@@ -51,7 +51,7 @@ def _tell_end(stack: Stack, run: str, say: Say) -> None:
     write_page(rows, summary, file)
     say(outcome_line(summary))
     if summary.phase == RunPhase.STOPPED:
-        say(f"`psrl resume {run}` goes on")
+        say(f"`psrl resume {run}` resumes it")
     say(f"report: {file}")
     if address := web_address(stack, run):
         say(f"web UI: {address}")

@@ -1,4 +1,4 @@
-"""All runs of a stack, for `psrl status`: what the store heard last, corrected by what Temporal knows now."""
+"""All runs of a stack, for `psrl status`: what the store recorded last, corrected by what Temporal knows now."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +10,8 @@ from ...activities.store.reach import opened
 from ...schemas.messages.run import RunPhase
 from ...schemas.stack import Stack
 from ...schemas.tables import Run
-from .runs import RUN_TYPE, temporal_of
+from .runs import ENDED, RUN_TYPE, temporal_of
 
-ENDED = (RunPhase.STOPPED, RunPhase.DONE, RunPhase.FAILED)
 PATIENCE_S = 2.0
 """For Temporal: the list is of use without it."""
 
@@ -56,8 +55,8 @@ def as_they_are(stored: Sequence[StoredRun], known: Mapping[str, WorkflowExecuti
 def _truth(run: StoredRun, status: WorkflowExecutionStatus | None) -> str:
     alive = status is WorkflowExecutionStatus.RUNNING
     if run.phase in ENDED:
-        return f"going on again ({run.phase} before)" if alive else run.phase
+        return f"running again (previously {run.phase})" if alive else run.phase
     if alive:
         return run.phase
-    ended = "not in Temporal any more" if status is None else f"{status.name.lower().replace('_', ' ')} in Temporal"
-    return f"{ended} (last heard of as {run.phase}; `psrl resume {run.run_id}` goes on)"
+    ended = "no longer in Temporal" if status is None else f"{status.name.lower().replace('_', ' ')} in Temporal"
+    return f"{ended} (last seen {run.phase}; `psrl resume {run.run_id}` resumes it)"

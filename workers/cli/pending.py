@@ -7,14 +7,14 @@ from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client
 
 PATIENCE_S = 5.0
-"""A call that nobody has taken for so long is worth a line."""
+"""A call that no worker has picked up for so long is worth a line."""
 MAX_LINES = 10
 LOOKED_AT = "RlRun = '{run}' AND ExecutionStatus = 'Running' AND WorkflowType != 'RolloutGroup'"
 """Groups are many, and the run's own waits name the oldest of them."""
 
 
 async def troubled_calls(client: Client, run_id: str, now: datetime | None = None) -> list[str]:
-    """One line per call that has failed before, or that no worker has taken."""
+    """One line per call that has failed before, or that no worker has picked up."""
     now = now or datetime.now(UTC)
     lines: list[str] = []
     async for execution in client.list_workflows(LOOKED_AT.format(run=run_id)):
@@ -31,7 +31,7 @@ def _line(workflow_id: str, call: Any, now: datetime) -> str:
         return ""
     state = f"in progress on {call.last_worker_identity}"
     if waiting:
-        state = f"taken by no worker for {since_s:.0f} s" if since_s >= 0 else f"tried again in {-since_s:.0f} s"
+        state = f"no worker has picked it up for {since_s:.0f} s" if since_s >= 0 else f"next try in {-since_s:.0f} s"
     failure = call.last_failure.message if call.HasField("last_failure") else ""
     told = f"{workflow_id} {call.activity_type.name}: attempt {call.attempt}, {state}"
     return f"{told}; the last one failed: {failure[:300]}" if failure else told

@@ -13,7 +13,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from ...activities.store.engine import async_engine
-from ...schemas.errors import PsrlError
+from ...schemas.errors import NotOurs, PsrlError
 from ...schemas.messages.run import RunStatus, StepReport
 from ...schemas.stack import Stack
 from ...schemas.tables import StepMetric
@@ -67,8 +67,8 @@ class Rate:
 
 
 class Observer:
-    """Looks at one run again and again. A part that does not answer is named in the view, not an error: the run goes
-    on without us."""
+    """Looks at one run again and again. A part that does not answer is named in the view, not an error: the run does
+    not need us."""
 
     def __init__(self, client: Client, stack: Stack, run_id: str) -> None:
         self._handle = client.get_workflow_handle(run_id)
@@ -89,6 +89,8 @@ class Observer:
             view.live = view.occupied + sum(int(buffer["reserved"]) for buffer in buffers)
         except RPCError:
             silent.append("Temporal")
+        except NotOurs:
+            silent.append("Temporal (another stack has its address)")
         except PsrlError:
             silent.append("an orchestrator")
         try:

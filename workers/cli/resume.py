@@ -1,9 +1,12 @@
-"""`psrl resume`: a paused run goes on by a signal, an ended one as a new execution of the same run."""
+"""`psrl resume`: a paused run is resumed by a signal, an ended one as a new execution of the same run. One that is
+still stopping is waited for: a signal would be lost with it."""
+
+import asyncio
+from collections.abc import Callable
 
 from sqlalchemy import func, select
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
 
 from ...activities.store.reach import opened
 from ...schemas.errors import ConfigError, NothingToResume, RunExists, RunUnknown, nearest
@@ -11,24 +14,57 @@ from ...schemas.ids import ORCHESTRATOR_QUEUE
 from ...schemas.messages.run import RunPhase, RunResult, StartRun
 from ...schemas.stack import Stack
 from ...schemas.tables import Run, StepMetric
-from .runs import RPC_TIMEOUT, RUN_TYPE, send, temporal_of, until_admitted
+from .runs import ENDING, RPC_TIMEOUT, RUN_TYPE, living, send, temporal_of, this_execution, until_admitted
+
+Say = Callable[[str], None]
+
+LOOK_S = 1.0
 
 
-async def resume_run(stack: Stack, run_id: str, accept_changed_data: bool) -> str:
+async def resume_run(stack: Stack, run_id: str, accept_changed_data: bool, say: Say) -> str:
     """Returns what to tell. Raises `RunUnknown`, `NothingToResume` or `ConfigError`."""
     async with temporal_of(stack) as client:
-        return await _resume(client, stack, run_id, accept_changed_data)
+        while status := await living(client, run_id):
+            if status.phase in ENDING:
+                await until_ended(client, run_id, say)
+                continue
+            if accept_changed_data:
+                raise ConfigError(
+                    f"--accept-changed-data: run {run_id!r} is running with the data it has loaded; allowed for a run "
+                    f"that has ended (`psrl stop {run_id}` ends it)"
+                )
+            try:
+                await send(client, run_id, "resume")
+            except RunUnknown:
+                continue  # it ended at this moment
+            after = await living(client, run_id)
+            if after is not None and after.phase not in ENDING:
+                return f"run {run_id} resumed"
+        return await _start_again(client, stack, run_id, accept_changed_data)
 
 
-async def _resume(client: Client, stack: Stack, run_id: str, accept_changed_data: bool) -> str:
-    if await _runs(client, run_id):
-        if accept_changed_data:
-            raise ConfigError(
-                f"--accept-changed-data: run {run_id!r} is going on with the data it has loaded; allowed for a run "
-                f"that has ended (`psrl stop {run_id}` ends it)"
-            )
-        await send(client, run_id, "resume")
-        return f"run {run_id} goes on"
+async def until_ended(client: Client, run_id: str, say: Say) -> None:
+    """Returns when the execution of a run that is ending has closed; tells what it still does."""
+    ended = asyncio.create_task((await this_execution(client, run_id)).result())
+    told = ""
+    try:
+        while not ended.done():
+            status = await living(client, run_id)
+            line = "" if status is None else f"run {run_id} is {status.phase}, waiting for it to end"
+            if status is not None and status.waiting_for:
+                line += f" ({status.waiting_for})"
+            if line and line != told:
+                say(line)
+                told = line
+            await asyncio.wait([ended], timeout=LOOK_S)
+        await ended
+    except WorkflowFailureError:
+        return  # an end like any other
+    finally:
+        ended.cancel()
+
+
+async def _start_again(client: Client, stack: Stack, run_id: str, accept_changed_data: bool) -> str:
     steps = _steps_trained(stack, run_id)
     try:
         await client.start_workflow(
@@ -37,30 +73,19 @@ async def _resume(client: Client, stack: Stack, run_id: str, accept_changed_data
             id=run_id,
             task_queue=ORCHESTRATOR_QUEUE,
             result_type=RunResult,
-            static_summary=f"goes on after step {steps}",
+            static_summary=f"resumed at step {steps}",
             rpc_timeout=RPC_TIMEOUT,
         )
     except WorkflowAlreadyStartedError as error:
-        raise RunExists(f"run {run_id!r} was started by somebody else at this moment; see `psrl status`") from error
+        raise RunExists(f"run {run_id!r} was started by someone else at the same moment; see `psrl status`") from error
     await until_admitted(client, run_id)
-    return f"run {run_id} goes on after step {steps}; `psrl follow {run_id}` shows it"
+    return f"run {run_id} resumed at step {steps}; `psrl follow {run_id}` shows it"
 
 
 def in_store(stack: Stack, run_id: str) -> bool:
     """Whether the run was admitted: one that was refused has nothing to resume."""
     with opened(stack.postgres_url, stack.store_id) as engine, engine.connect() as connection:
         return connection.scalar(select(Run.run_id).where(Run.run_id == run_id)) is not None
-
-
-async def _runs(client: Client, run_id: str) -> bool:
-    """False also when Temporal does not know it (any more): the store decides then."""
-    try:
-        found = await client.get_workflow_handle(run_id).describe(rpc_timeout=RPC_TIMEOUT)
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            return False
-        raise
-    return found.status is WorkflowExecutionStatus.RUNNING
 
 
 def _steps_trained(stack: Stack, run_id: str) -> int:

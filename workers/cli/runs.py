@@ -21,11 +21,14 @@ from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from ...schemas.errors import Refused, RunUnknown, Unreachable, UserError, nearest, one_line
-from ...schemas.messages.run import RunPhase, RunStatus
+from ...schemas.messages.run import RunPhase, RunResult, RunStatus
 from ...schemas.silence import why_silent
 from ...schemas.stack import Stack
 from ..process import connect_to
 
+ENDED = (RunPhase.STOPPED, RunPhase.DONE, RunPhase.FAILED)
+ENDING = (RunPhase.STOPPING, *ENDED)
+"""In these a run that is still alive in Temporal only puts things in order: it heeds no `pause` and no `resume`."""
 CONNECT_TIMEOUT_S = 5.0
 ADMISSION_S, ADMISSION_POLL_S = 20.0, 0.3
 RPC_TIMEOUT = timedelta(seconds=10)
@@ -86,14 +89,21 @@ async def _asked(handle: WorkflowHandle[Any, Any], query: str, kind: type) -> An
     try:
         return await handle.query(query, result_type=kind, rpc_timeout=RPC_TIMEOUT)
     except WorkflowQueryFailedError as error:
-        raise RunUnknown(f"workflow {handle.id!r} is no run: it does not answer {query!r}") from error
+        raise RunUnknown(f"workflow {handle.id!r} is not a run: it does not answer {query!r}") from error
     except RPCError as error:
         if error.status in NO_WORKER:
             raise Unreachable(
-                f"run {handle.id} did not answer within {RPC_TIMEOUT.total_seconds():.0f} s: no orchestrator takes its "
-                "tasks, or Temporal hangs. `psrl status` shows the parts, `psrl up` starts what is missing"
+                f"run {handle.id} did not answer within {RPC_TIMEOUT.total_seconds():.0f} s: no orchestrator picks up "
+                "its tasks, or Temporal hangs. `psrl status` shows the parts, `psrl up` starts what is missing"
             ) from error
         raise
+
+
+async def this_execution(client: Client, run_id: str) -> WorkflowHandle[Any, RunResult]:
+    """The execution of now and those that continue it: not one of the same name that somebody starts after it, or that
+    another server has."""
+    described = await client.get_workflow_handle(run_id).describe(rpc_timeout=RPC_TIMEOUT)
+    return client.get_workflow_handle(run_id, run_id=described.run_id, result_type=RunResult)
 
 
 async def is_running(client: Client, run_id: str) -> bool:
@@ -101,6 +111,19 @@ async def is_running(client: Client, run_id: str) -> bool:
     async with named(client, run_id):
         found = await client.get_workflow_handle(run_id).describe(rpc_timeout=RPC_TIMEOUT)
     return found.status is WorkflowExecutionStatus.RUNNING
+
+
+async def living(client: Client, run_id: str) -> RunStatus | None:
+    """The run's own answer; None when nothing of it is alive in Temporal. Raises `Unreachable` when no orchestrator
+    answers for it."""
+    handle = client.get_workflow_handle(run_id)
+    try:
+        described = await handle.describe(rpc_timeout=RPC_TIMEOUT)
+        return await status_of(handle) if described.status is WorkflowExecutionStatus.RUNNING else None
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None
+        raise
 
 
 async def until_admitted(client: Client, run_id: str) -> None:
@@ -146,7 +169,7 @@ def cause_of(error: BaseException) -> str:
     current: BaseException | None = error
     while current is not None:
         if isinstance(current, TerminatedError):
-            return f"somebody terminated it in Temporal ({current.message or 'no reason given'})"
+            return f"it was terminated in Temporal ({current.message or 'no reason given'})"
         if isinstance(current, FailureError) and not isinstance(current, ActivityError | ChildWorkflowError):
             return current.message
         current = getattr(current, "cause", None)

@@ -3,7 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.service import RPCError, RPCStatusCode
 
 from ...schemas.errors import PsrlError, RunUnknown
 from ...schemas.stack import Stack, described_by_environment
@@ -12,27 +13,49 @@ from ..report.make import load
 from ..report.page import number
 from ..report.summary import RunSummary, averaged
 from ..stack.supervision import Supervisor
-from .listed import ENDED, as_they_are, executions, stored_runs
+from .listed import as_they_are, executions, stored_runs
 from .pending import troubled_calls
-from .runs import is_running, ledger_of, named, status_of, temporal_of, web_address
+from .runs import ENDED, cause_of, is_running, ledger_of, named, status_of, temporal_of, web_address
 
 
 async def run_status(stack: Stack, run_id: str) -> dict[str, Any]:
     """A living run answers itself; of a finished one the store tells. Raises `RunUnknown` or `Unreachable`."""
     async with temporal_of(stack) as client:
         told = await _living(client, run_id)
-    if told is None:
-        _, summary = load(stack, run_id)
-        told = summary.model_dump(
-            mode="json", include={"run_id", "phase", "reason", "steps", "total_steps", "reward_first", "reward_last"}
-        )
-        if summary.phase not in ENDED:
-            told["note"] = (
-                f"this is the last phase the store heard of; nothing of the run is alive in Temporal (was it "
-                f"terminated there?). `psrl resume {run_id}` goes on"
-            )
+        if told is None:
+            try:
+                told = _stored(stack, run_id)
+            except RunUnknown:
+                told = await _refused(client, run_id)
+                if told is None:
+                    raise
     told["web"] = web_address(stack, run_id)
     return told
+
+
+def _stored(stack: Stack, run_id: str) -> dict[str, Any]:
+    _, summary = load(stack, run_id)
+    told = summary.model_dump(
+        mode="json", include={"run_id", "phase", "reason", "steps", "total_steps", "reward_first", "reward_last"}
+    )
+    if summary.phase not in ENDED:
+        told["note"] = (
+            f"this is the last phase recorded in the store; nothing of the run is alive in Temporal (was it "
+            f"terminated there?). `psrl resume {run_id}` resumes it"
+        )
+    return told
+
+
+async def _refused(client: Client, run_id: str) -> dict[str, Any] | None:
+    """Of a run that ended before it was in the store; None when Temporal has none of that name either."""
+    try:
+        await client.get_workflow_handle(run_id).result()
+    except WorkflowFailureError as error:
+        return {"run_id": run_id, "phase": "refused", "reason": cause_of(error)}
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+    return None
 
 
 async def _living(client: Client, run_id: str) -> dict[str, Any] | None:
@@ -69,7 +92,7 @@ async def stack_status(stack: Stack) -> dict[str, Any]:
         return told | {"runs": as_they_are(stored, await executions(stack, stored))}
     except PsrlError as error:
         last_words = {run.run_id: f"{run.phase}, {run.steps} steps" for run in stored}
-        return told | {"runs": last_words, "trouble": f"the phases are the last that the store heard of: {error}"}
+        return told | {"runs": last_words, "trouble": f"these phases are the last ones recorded in the store: {error}"}
 
 
 def as_text(told: dict[str, Any]) -> str:
@@ -116,9 +139,9 @@ def buffer_line(buffer: dict[str, Any]) -> str:
     if buffer["state"] in (BufferState.READY, BufferState.READY_WITH_CAPACITY):
         meaning = "ready to be trained"
     elif buffer["state"] == BufferState.STUCK:
-        meaning = f"waits for unfinished groups: {unfinished} of {empty + unfinished + complete}"
+        meaning = f"waiting for unfinished groups: {unfinished} of {empty + unfinished + complete}"
     else:
-        meaning = "fills"
+        meaning = "filling"
     return f"buffer {buffer['buffer']} · {complete} complete, {unfinished} unfinished, {empty} free · {meaning}"
 
 

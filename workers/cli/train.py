@@ -7,7 +7,6 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
 
 from ...schemas.config import RunConfig, merge, parse_config
 from ...schemas.errors import ConfigError, RunExists
@@ -18,8 +17,8 @@ from ..stack.parts import KINDS
 from ..stack.settings import Settings, UpRequest, load_settings
 from ..stack.supervision import Supervisor
 from ..stack.up import up
-from .resume import in_store
-from .runs import RPC_TIMEOUT, RUN_TYPE
+from .resume import in_store, until_ended
+from .runs import ENDED, ENDING, RPC_TIMEOUT, RUN_TYPE, living
 
 PATHS = (("model", "path"), ("data", "train_files"), ("data", "val_files"))
 """Keys with paths: made absolute here, because the workers live in another directory."""
@@ -71,7 +70,7 @@ def _note(running: Settings, say: Callable[[str], None]) -> None:
     if running.cwd != Path.cwd():
         say(f"note: the running stack imports reward functions from {running.cwd}, where it was started")
     if missing := [kind for kind in KINDS if kind not in running.parts]:
-        say(f"note: the running stack lacks {', '.join(missing)}; the run waits until somebody serves them")
+        say(f"note: the running stack lacks {', '.join(missing)}; the run waits until they are started")
 
 
 async def start_run(
@@ -79,7 +78,7 @@ async def start_run(
 ) -> WorkflowHandle[Any, RunResult]:
     """Raises `RunExists` when the name is taken. A run that failed before it was admitted may be started again."""
     if await _taken(client, stack, name):
-        raise RunExists(f"run {name!r} exists already: choose another name with --run, or see `psrl report {name}`")
+        raise RunExists(await _why_taken(client, name))
     psrl = config.psrl
     summary = (
         f"eta {psrl.staleness}, {psrl.staleness_buffer_entries} groups of {psrl.rollout_n}, "
@@ -102,7 +101,7 @@ async def start_run(
 
 def checked_name(name: str) -> str:
     if not RUN_ID_PATTERN.fullmatch(name):
-        raise ConfigError(f"--run={name!r} is no run id; allowed: {RUN_ID_RULE}")
+        raise ConfigError(f"--run={name!r} is not a valid run id; allowed: {RUN_ID_RULE}")
     return name
 
 
@@ -120,21 +119,31 @@ async def free_name(client: Client, stack: Stack, stem: str) -> str:
 def base_name(stem: str) -> str:
     base = stem[:90]  # a number comes after it
     if not RUN_ID_PATTERN.fullmatch(base):
-        raise ConfigError(f"the file's name {stem!r} is no run id: name the run with --run; allowed: {RUN_ID_RULE}")
+        raise ConfigError(
+            f"the file's name {stem!r} is not a valid run id: name the run with --run; allowed: {RUN_ID_RULE}"
+        )
     return base
 
 
 async def _taken(client: Client, stack: Stack, name: str) -> bool:
     if in_store(stack, name):
         return True
-    try:
-        found = await client.get_workflow_handle(name).describe(rpc_timeout=RPC_TIMEOUT)
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            return False
-        raise
+    status = await living(client, name)
+    if status is not None and status.phase in ENDED:
+        await until_ended(client, name, lambda _: None)  # its last words
+        status = await living(client, name)
     # A run that failed before its row was written used nothing: its name is free again.
-    return found.close_time is None
+    return status is not None
+
+
+async def _why_taken(client: Client, name: str) -> str:
+    status = await living(client, name)
+    if status is not None and status.phase in ENDING:
+        return (
+            f"run {name!r} is still ending: `psrl resume {name}` waits for its end and resumes it; for a new run "
+            "choose another name with --run"
+        )
+    return f"run {name!r} exists already: choose another name with --run, or see `psrl report {name}`"
 
 
 def _absolute(path: str) -> str:
