@@ -90,7 +90,7 @@ class EngineUnavailable(RetryableError):
 
 class StorageFull(RetryableError):
     """A disk or quota has no room for what must be written; says where, how much is needed and how much is free. The
-    step that meets it is held, not failed: it goes on when there is room."""
+    step that meets it is held, not failed: it continues when there is room."""
 
 
 class UserCodeFailed(RetryableError):

@@ -8,16 +8,16 @@ import re
 from .errors import one_line
 
 REASONS = {
-    r"refused|os error 111": "nothing listens there",
-    r"not known|failed to lookup|dns error|name resolution|could not translate host": "its host name is not known",
-    r"no route to host|unreachable host|network is unreachable": "no way leads to that host",
-    r"invalid ?ur[il]|relativeurl|empty host|invalid port|invalidport": "that is no address",
-    r"no such file": "there is no such socket",
-    r"permission denied|unauthenticated": "it does not let us in",
-    r"certificate|tls|ssl negotiation": "no secure connection could be made",
-    r"invalid size|invalid compression|h2 protocol|http2 error": "what listens there is another server",
-    r"time.?out|timed out|deadline|cancelled": "it took too long",
-    r"clos|reset|broken pipe|terminat|shutting down|transport|eof|lost": "the connection was lost",
+    r"refused|os error 111": "connection refused",
+    r"not known|failed to lookup|dns error|name resolution|could not translate host": "unknown host",
+    r"no route to host|unreachable host|network is unreachable": "no route to host",
+    r"invalid ?ur[il]|relativeurl|empty host|invalid port|invalidport": "not a valid address",
+    r"no such file": "no such socket",
+    r"permission denied|unauthenticated": "access denied",
+    r"certificate|tls|ssl negotiation": "the TLS handshake failed",
+    r"invalid size|invalid compression|h2 protocol|http2 error": "a server of another kind answers there",
+    r"time.?out|timed out|deadline|cancelled": "timed out",
+    r"clos|reset|broken pipe|terminat|shutting down|transport|eof|lost": "connection lost",
 }
 """The first that is found in what the library said."""
 

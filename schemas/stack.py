@@ -113,5 +113,5 @@ def load_stack(home: Path | None = None) -> Stack:
         raise UserError(f"no stack under {file.parent}: start one with `psrl up`, or set {HOME_VARIABLE}") from error
     except ValidationError as error:
         raise UserError(
-            f"{file} is damaged ({error.error_count()} faults); `psrl down` and `psrl up` make it anew"
+            f"{file} is damaged ({error.error_count()} errors); `psrl down` and `psrl up` recreate it"
         ) from error

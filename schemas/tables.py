@@ -176,10 +176,10 @@ class Turn(Base):
     tokens: Mapped[int] = mapped_column(default=0, server_default="0")
     """Sampled tokens of its segments."""
     end: Mapped[str | None]
-    """`SegmentEnd`; null while the turn goes on."""
+    """`SegmentEnd`; null while the turn is unfinished."""
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
-    """Null while the turn goes on."""
+    """Null while the turn is unfinished."""
     __table_args__ = (
         ForeignKeyConstraint(
             ["run_id", "group_id", "index"],

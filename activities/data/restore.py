@@ -1,4 +1,4 @@
-"""Where an ended run goes on, read from the store (L12: what was trained on decides, not what was drawn).
+"""Where an ended run is resumed, read from the store (L12: what was trained on decides, not what was drawn).
 
 Promises: nothing is written, so the call may be repeated; a prompt that was trained on is not drawn again in its epoch;
 a prompt whose group the end of the run cut short is drawn again; a group that was complete is kept and not generated

@@ -45,7 +45,7 @@ async def store_evaluation(engine: AsyncEngine, report: EvaluationReport) -> Non
 
 
 async def reopen_run(engine: AsyncEngine, request: ReopenRun) -> None:
-    """An ended run goes on, perhaps with other data than before. Idempotent."""
+    """An ended run is resumed, perhaps with other data than before. Idempotent."""
     admission = request.admission.model_dump(mode="json", exclude={"schema_version", "config"})
     values = {**admission, "phase": RunPhase.STARTING.value, "reason": "", "finished_at": None}
     if request.first_epoch is not None:

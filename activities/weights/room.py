@@ -36,7 +36,9 @@ def _full(folder: Path, needed: int, cause: str) -> StorageFull:
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
-    return StorageFull(f"{folder}: {cause}: {needed:,} bytes are needed, {free:,} are free. Make room; the run waits")
+    return StorageFull(
+        f"{folder}: {cause}: {needed:,} bytes are needed, {free:,} are free. Free space; the run continues by itself"
+    )
 
 
 def _want_of_room(error: BaseException | None) -> str | None:

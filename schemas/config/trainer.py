@@ -18,8 +18,8 @@ class TrainerSection(Section):
     project_name: str = "psrl"
     """Shown in reports."""
     total_epochs: int = Field(default=30, ge=1)
-    """Epochs over the training data; the run ends with whichever of this and total_training_steps is first. Batches go
-    on across the end of an epoch; prompts that would not fill the run's last batch are not drawn."""
+    """Epochs over the training data; the run ends with whichever of this and total_training_steps is first. Batches
+    continue across the end of an epoch; prompts that would not fill the run's last batch are not drawn."""
     total_training_steps: int | None = Field(default=None, ge=1)
     """Optimizer steps; null derives it from total_epochs."""
     save_freq: int = Field(default=-1, ge=-1)

@@ -40,7 +40,7 @@ class Admission(Message):
 
 
 class RestoreRequest(Message):
-    """Find out from the store where an ended run can go on. Reads only."""
+    """Find out from the store where an ended run can be resumed. Reads only."""
 
     run_id: RunId
     accept_changed_data: bool = False
@@ -55,7 +55,7 @@ class KeptGroup(Message):
 
 
 class Restored(Message):
-    """Where an ended run goes on: what was *trained on* decides, not what was drawn (L12)."""
+    """Where an ended run is resumed: what was *trained on* decides, not what was drawn (L12)."""
 
     admission: Admission
     version: int
@@ -78,7 +78,7 @@ class Restored(Message):
 
 
 class ReopenRun(Message):
-    """Record that an ended run goes on, with what it was admitted with or with changed data that were accepted."""
+    """Record that an ended run is resumed, with what it was admitted with or with changed data that were accepted."""
 
     run_id: RunId
     admission: Admission

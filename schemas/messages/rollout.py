@@ -19,7 +19,7 @@ class SegmentEnd(StrEnum):
     LENGTH = "length"
     """The token budget is used up: the turn is complete."""
     INTERRUPTED = "interrupted"
-    """A weight sync or a drain ended the segment; its tokens are stored, the turn goes on elsewhere."""
+    """A weight sync or a drain ended the segment; its tokens are stored, the turn continues elsewhere."""
 
 
 class TrajectoryRef(Message):

@@ -27,9 +27,9 @@ class RunPhase(StrEnum):
     DONE = "done"
     """Every step was trained."""
     STOPPED = "stopped"
-    """Ended early on request; `resume` goes on from here."""
+    """Ended early on request; `resume` starts from here."""
     FAILED = "failed"
-    """Ended by an error; `reason` says which. `resume` goes on from here once that is repaired."""
+    """Ended by an error; `reason` says which. `resume` starts from here once that is fixed."""
 
 
 class StartRun(Message):
@@ -37,16 +37,16 @@ class StartRun(Message):
     one that was stopped or failed. The workflow id is the run id."""
 
     config: dict[str, Any] = {}
-    """Of a new run. A resumed one goes on with the configuration it was admitted with."""
+    """Of a new run. A resumed one keeps the configuration it was admitted with."""
     resume: bool = False
     accept_changed_data: bool = False
-    """With `resume`: go on although the data files have changed."""
+    """With `resume`: do so although the data files have changed."""
     carried: dict[str, Any] | None = None
     """`RunState` of the execution that continued as this one; people leave it out."""
 
 
 class StopRun(Message):
-    """Signal `stop`. Both ways leave a state that `resume` goes on from."""
+    """Signal `stop`. Both ways leave a state that `resume` starts from."""
 
     now: bool = False
     """Abandon the step in progress; its batch is kept and trained first after `resume`. False: finish it."""
@@ -165,7 +165,7 @@ class StepHeld(Message):
 
     buffer: int
     reason: str
-    """What is missing, for people; empty when the step goes on."""
+    """What is missing, for people; empty when the step continues."""
 
 
 class StepReport(Message):

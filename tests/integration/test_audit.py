@@ -124,13 +124,13 @@ DAMAGES = {
     "a group in part": Damage(
         "L2",
         "DELETE FROM batch_members WHERE group_id = '000000' AND index = 1",
-        "a group was not trained as a whole",
+        "a group was only partly trained on",
         ("000000 with 1 trajectories of 2",),
     ),
     "trained on validation": Damage(
         "L2",
         "UPDATE groups SET purpose = 'validation' WHERE group_id = '000006'",
-        "a batch holds a group that is not for training",
+        "a batch holds a group that must not be trained on",
         ("000006 is for validation",),
     ),
     "trained, but in no batch": Damage(
@@ -148,7 +148,7 @@ DAMAGES = {
     "a small batch": Damage(
         "L2",
         "DELETE FROM batch_members WHERE group_id = '000004'",
-        "a batch has not exactly B groups",
+        "a batch does not have exactly B groups",
         ("buffer 1 with 1 groups of 2",),
     ),
     "a missing batch": Damage("L2", "DELETE FROM batches WHERE buffer = 1", "batches are missing", ("buffers 1 to 1",)),
@@ -167,50 +167,50 @@ DAMAGES = {
     "a place trained twice": Damage(
         "L2",
         "UPDATE groups SET position = 2, row = 102 WHERE group_id = '000006'",
-        "a place of the data was trained twice",
+        "a data position was trained on twice",
         ("epoch 0 position 2 by groups 000002, 000006",),
     ),
     "a prompt trained twice": Damage(
         "L2",
         "UPDATE groups SET row = 102 WHERE group_id = '000006'",
-        "a prompt was trained twice in one epoch",
+        "a prompt was trained on twice in one epoch",
         ("epoch 0 row 102 by groups 000002, 000006",),
     ),
     "a group lost at the end": Damage(
         "L2",
         "UPDATE runs SET phase = 'done', total_steps = 3",
-        "a drawn group is neither trained nor accounted for",
+        "a drawn group was neither trained on nor accounted for",
         ("000011 is live",),
     ),
     "a group lost for no status": Damage(
         "L2",
         "UPDATE groups SET status = 'gone' WHERE group_id = '000003'",
-        "a drawn group is neither trained nor accounted for",
+        "a drawn group was neither trained on nor accounted for",
         ("000003 is gone",),
     ),
     "a group lost without a reason": Damage(
         "L2",
         "UPDATE groups SET reason = '' WHERE group_id = '000003'",
-        "a group left without a reason",
+        "a group was dropped without a reason",
         ("000003 is failed",),
     ),
     "a place never drawn": Damage(
         "L2",
         "DELETE FROM groups WHERE group_id = '000003'; DELETE FROM segments WHERE group_id = '000003'",
-        "places of the data were skipped",
+        "data positions were skipped",
         ("1 before epoch 0 position 4",),
     ),
     # --- L5, L6
     "an id too few": Damage(
         "L5",
         "UPDATE segments SET token_ids = substr(token_ids, 5) WHERE group_id = '000004' AND index = 0 AND seq = 1",
-        "ids and log-probs are not as many as the segment has tokens",
+        "a segment's ids or log-probs differ in number from its tokens",
         ("000004/0 turn 0 segment 1 of 3 tokens, 8 bytes of ids, 12 of log-probs",),
     ),
     "a log-prob too few": Damage(
         "L5",
         "UPDATE segments SET logprobs = substr(logprobs, 5) WHERE group_id = '000004' AND index = 0 AND seq = 1",
-        "ids and log-probs are not as many as the segment has tokens",
+        "a segment's ids or log-probs differ in number from its tokens",
         ("000004/0 turn 0 segment 1 of 3 tokens, 12 bytes of ids, 8 of log-probs",),
     ),
     "a trajectory that counts more": Damage(
@@ -249,7 +249,7 @@ DAMAGES = {
     "a log-prob of what nobody sampled": Damage(
         "L5",
         "UPDATE segments SET logprobs = token_ids WHERE kind = 'environment' AND group_id = '000007'",
-        "ids and log-probs are not as many as the segment has tokens",
+        "a segment's ids or log-probs differ in number from its tokens",
         ("000007/1 turn 1 segment 0 of 4 tokens, 16 bytes of ids, 16 of log-probs",),
     ),
     "sampled tokens taken for the environment's": Damage(
@@ -330,7 +330,7 @@ DAMAGES = {
         "L8",
         "UPDATE segments SET \"end\" = NULL WHERE group_id = '000004' AND index = 0 AND seq = 1;"
         "UPDATE turns SET \"end\" = NULL WHERE group_id = '000004' AND index = 0",
-        "a trajectory went on, or was finished, before a turn had ended",
+        "a trajectory continued or finished before a turn had ended",
         ("000004/0 is scored, turn 0 has no end",),
     ),
     "a turn that followed too early": Damage(
@@ -338,7 +338,7 @@ DAMAGES = {
         "UPDATE segments SET \"end\" = NULL WHERE group_id = '000007' AND index = 1 AND turn = 0;"
         "UPDATE turns SET \"end\" = NULL WHERE group_id = '000007' AND index = 1 AND turn = 0;"
         "UPDATE trajectories SET status = 'pending', reward = NULL WHERE group_id = '000007' AND index = 1",
-        "a trajectory went on, or was finished, before a turn had ended",
+        "a trajectory continued or finished before a turn had ended",
         ("000007/1 is pending, turn 0 has no end",),
     ),
     "finished, but nothing stored": Damage(
@@ -346,7 +346,7 @@ DAMAGES = {
         "DELETE FROM segments WHERE group_id = '000008' AND index = 1;"
         "DELETE FROM turns WHERE group_id = '000008' AND index = 1;"
         "UPDATE trajectories SET tokens = 0 WHERE group_id = '000008' AND index = 1",
-        "a trajectory went on, or was finished, before a turn had ended",
+        "a trajectory continued or finished before a turn had ended",
         ("000008/1 is scored, turn 0 has no end",),
     ),
     "another end": Damage(
@@ -468,7 +468,7 @@ def test_a_run_that_kept_its_promises_is_clean_and_every_line_says_what_was_look
         "L1  bound: 12 trained trajectories, 1 buffers after their tag at most, 1 allowed (eta), 37 segments, "
         "4 versions in them ... ok",
         "L2  once: 6 groups, 12 trajectories, 3 batches, 2 aborted, 1 dropped, 1 failed, 1 filtered, 1 live, "
-        "1 places waiting to be drawn again ... ok",
+        "1 data positions waiting to be redrawn ... ok",
         "L5  tokens: 37 segments, 90 sampled tokens, 6 environment tokens, 25 trajectories ... ok",
         "L6  prefix: 23 turns, 12 of several segments, 12 moved ... ok",
         "L8  one answer per turn: 23 turns, 21 ended, 12 by several attempts, 2 late results refused ... ok",
@@ -587,7 +587,7 @@ def test_files_that_are_not_on_this_machine_are_left_unchecked_and_the_line_says
     shutil.rmtree(stack.weights_dir)
     result = psrl(stack, "audit", RUN)
     assert result.exit_code == 0, result.output
-    assert "4 versions published, 4 not looked at on disk ... ok" in result.stdout
+    assert "4 versions published, 4 not checked on disk ... ok" in result.stdout
 
 
 def test_an_unknown_run_and_a_store_that_is_away_are_no_audit(stack: Stack, engine: Engine) -> None:
@@ -598,7 +598,7 @@ def test_an_unknown_run_and_a_store_that_is_away_are_no_audit(stack: Stack, engi
     (stack.home / "stack.json").write_text(gone.model_dump_json())
     result = psrl(stack, "audit", RUN)
     assert result.exit_code == 2
-    assert "psrl@127.0.0.1:9/x did not answer: nothing listens there. `psrl up` starts one" in result.stderr
+    assert "psrl@127.0.0.1:9/x did not answer: connection refused. `psrl up` starts one" in result.stderr
 
 
 def test_another_run_in_the_same_store_changes_nothing(stack: Stack, engine: Engine) -> None:

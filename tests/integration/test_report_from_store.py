@@ -81,7 +81,7 @@ def test_a_store_that_does_not_answer_is_told_with_what_to_do(stack: Stack) -> N
     (stack.home / "stack.json").write_text(gone.model_dump_json())
     result = psrl(stack, "report", "demo")
     assert result.exit_code == 1
-    assert "psrl@127.0.0.1:9/x did not answer: nothing listens there. `psrl up` starts one" in result.stderr
+    assert "psrl@127.0.0.1:9/x did not answer: connection refused. `psrl up` starts one" in result.stderr
 
 
 class Letters:

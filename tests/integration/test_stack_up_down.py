@@ -76,7 +76,7 @@ def test_up_starts_the_parts_and_down_leaves_nothing(home: Path) -> None:
     assert all(f"{part}: RUNNING" in status.stdout for part in PARTS)
     assert "stopped in" in psrl(home, "down").stdout
     assert stack_processes(home) == []
-    assert "nothing runs under" in psrl(home, "down").stdout
+    assert "nothing is running under" in psrl(home, "down").stdout
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -116,7 +116,9 @@ async def test_data_and_ports_survive_a_restart_and_a_running_stack_is_left_alon
     pids = {name: state.pid for name, state in Supervisor(home).states().items()}
     assert await up(UpRequest(home=home, cwd=home.parent), silent) == first
     assert {name: state.pid for name, state in Supervisor(home).states().items()} == pids
-    with pytest.raises(UserError, match=r"runs with other settings \(instances: 2 -> 3\); run `psrl down` first"):
+    with pytest.raises(
+        UserError, match=r"is running with different settings \(instances: 2 -> 3\); run `psrl down` first"
+    ):
         await up(ask(home, instances=3), silent)
     down(home, silent)
     second = await up(UpRequest(home=home, cwd=home.parent), silent)
@@ -153,7 +155,7 @@ async def test_what_a_killed_supervisor_left_behind_is_ended_by_the_next_up(home
     os.kill(int((home / "run" / "supervisord.pid").read_text()), signal.SIGKILL)
     told: list[str] = []
     stack = await up(UpRequest(home=home, cwd=home.parent), told.append)
-    assert any(line.startswith("ended ") for line in told)
+    assert any(line.startswith("stopped ") for line in told)
     assert not psutil.pid_exists(stubborn.pid)
     assert not left.exists()
     assert not socket_left.exists()
@@ -216,7 +218,7 @@ async def test_an_existing_server_that_does_not_answer_is_named_with_what_to_do(
     port = free_port()
     more = {key: value.format(port=port) for key, value in asked.items()}
     part = ("postgres",) if "postgres_url" in asked else ("temporal",)
-    with pytest.raises(Unreachable, match=f"{said} within 1 s: .*{port}.*embedded one is started"):
+    with pytest.raises(Unreachable, match=f"{said} within 1 s: .*{port}.*start an embedded one"):
         await up(ask(home, parts=part, **more), silent)
     kept = load_settings(home)
     assert kept is not None
@@ -235,7 +237,7 @@ async def test_an_existing_server_that_takes_connections_and_says_nothing_is_giv
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(Unreachable, match=f"{address}: it took too long"):
+        with pytest.raises(Unreachable, match=f"{address}: timed out"):
             await asyncio.wait_for(up(ask(home, parts=("temporal",), temporal_address=address), silent), 20)
 
 

@@ -82,7 +82,7 @@ async def test_a_stack_whose_port_was_taken_says_whose_it_is_and_moves_at_the_ne
 
     told: list[str] = []
     moved = await up(UpRequest(home=one, cwd=one.parent), told.append)
-    assert f"port {port} of temporal is taken by another process now: using {moved.temporal_address[10:]}" in told
+    assert f"port {port} of temporal is now taken by another process: using {moved.temporal_address[10:]}" in told
     assert moved == load_stack(one)
     assert moved.temporal_id == first.temporal_id != second.temporal_id
     assert (await names(moved), await names(second)) == (["mine"], [])

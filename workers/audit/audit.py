@@ -1,4 +1,4 @@
-"""The audit of one run. Used by `psrl audit`, by tests and by the chaos driver; may run while the run goes on.
+"""The audit of one run. Used by `psrl audit`, by tests and by the chaos driver; may run while the run does.
 
 All rows are read in one read-only snapshot, so that what is compared belongs together.
 """

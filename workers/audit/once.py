@@ -1,7 +1,7 @@
 """L2: a trajectory is trained at most once; a prompt once per epoch, or its loss is counted and explained.
 
 A place of the data may be drawn again after the end of a run had cut its group short. What is still open while the run
-goes on, or waits to be drawn again when it is resumed, is counted and no fault.
+continues, or waits to be drawn again when it is resumed, is counted and no fault.
 """
 
 from ...activities.store.literals import listed
@@ -35,14 +35,14 @@ TRAJECTORIES = (
         """,
     ),
     Rule(
-        "a group was not trained as a whole",
+        "a group was only partly trained on",
         """
         SELECT concat(group_id, ' with ', count(DISTINCT index), ' trajectories of ', :members)
         FROM batch_members WHERE run_id = :run GROUP BY group_id HAVING count(DISTINCT index) <> :members
         """,
     ),
     Rule(
-        "a batch holds a group that is not for training",
+        "a batch holds a group that must not be trained on",
         f"SELECT concat(g.group_id, ' is for ', g.purpose) {TRAINED_PLACES} AND g.purpose <> {TRAINING}",
     ),
     Rule(
@@ -57,7 +57,7 @@ TRAJECTORIES = (
 
 BATCHES = (
     Rule(
-        "a batch has not exactly B groups",
+        "a batch does not have exactly B groups",
         """
         SELECT concat('buffer ', b.buffer, ' with ', count(DISTINCT m.group_id), ' groups of ', :batch_groups)
         FROM batches b LEFT JOIN batch_members m USING (run_id, buffer)
@@ -91,7 +91,7 @@ BATCHES = (
 
 PROMPTS = (
     Rule(
-        "a place of the data was trained twice",
+        "a data position was trained on twice",
         f"""
         SELECT concat('epoch ', epoch, ' position ', position, ' by groups ',
                       string_agg(group_id, ', ' ORDER BY group_id))
@@ -99,14 +99,14 @@ PROMPTS = (
         """,
     ),
     Rule(
-        "a prompt was trained twice in one epoch",
+        "a prompt was trained on twice in one epoch",
         f"""
         SELECT concat('epoch ', epoch, ' row ', row, ' by groups ', string_agg(group_id, ', ' ORDER BY group_id))
         {TRAINED_PLACES} GROUP BY epoch, row HAVING count(DISTINCT position) > 1
         """,
     ),
     Rule(
-        "a drawn group is neither trained nor accounted for",
+        "a drawn group was neither trained on nor accounted for",
         f"""
         SELECT concat(group_id, ' is ', status) FROM groups
         WHERE run_id = :run AND purpose = {TRAINING} AND status NOT IN ({TRAINED}, {LEFT})
@@ -114,14 +114,14 @@ PROMPTS = (
         """,
     ),
     Rule(
-        "a group left without a reason",
+        "a group was dropped without a reason",
         f"""
         SELECT concat(group_id, ' is ', status) FROM groups
         WHERE run_id = :run AND purpose = {TRAINING} AND status IN ({LEFT}) AND reason = ''
         """,
     ),
     Rule(
-        "places of the data were skipped",
+        "data positions were skipped",
         f"""
         WITH drawn AS (
             SELECT epoch, position, bool_or(status = {TRAINED}) AS trained
@@ -168,5 +168,5 @@ def once(run: AuditedRun) -> Check:
     counts = run.counts(COUNTS) | {status: int(count) for status, count in run.rows(STATUSES)}
     waiting = run.counts(CUT_SHORT)["places"]
     if waiting and run.phase != RunPhase.DONE:
-        counts["places waiting to be drawn again"] = waiting
+        counts["data positions waiting to be redrawn"] = waiting
     return Check("L2", "once", counts, run.broken((*TRAJECTORIES, *BATCHES, *PROMPTS)))

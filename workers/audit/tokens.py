@@ -9,7 +9,7 @@ SAMPLED, ENVIRONMENT = listed(SegmentKind.SAMPLED), listed(SegmentKind.ENVIRONME
 
 LENGTHS = (
     Rule(
-        "ids and log-probs are not as many as the segment has tokens",
+        "a segment's ids or log-probs differ in number from its tokens",
         f"""
         SELECT concat(group_id, '/', index, ' turn ', turn, ' segment ', seq, ' of ', tokens, ' tokens, ',
                       octet_length(token_ids), ' bytes of ids, ', coalesce(octet_length(logprobs), 0), ' of log-probs')

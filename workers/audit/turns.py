@@ -35,7 +35,7 @@ RULES = (
         """,
     ),
     Rule(
-        "a trajectory went on, or was finished, before a turn had ended",
+        "a trajectory continued or finished before a turn had ended",
         f"""
         SELECT concat(t.group_id, '/', t.index, ' is ', t.status, ', turn ', coalesce(u.turn, 0), ' has no end')
         FROM trajectories t LEFT JOIN (

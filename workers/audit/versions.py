@@ -1,7 +1,7 @@
 """L9: versions are immutable, and kept while something needs them.
 
 The rows are read within the audit's transaction, the files after it: checking gigabytes must not hold a snapshot. While
-a run goes on, a version may be retired meanwhile; what is missing is therefore looked at again.
+a run continues, a version may be retired meanwhile; what is missing is therefore looked at again.
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ def immutable(
     transports = every_transport(weights or Path())
     findings = [*_holes(published), *_contradictions(run_id, published, transports)]
     if weights is None or not weights.is_dir():
-        counts["not looked at on disk"] = len(published)
+        counts["not checked on disk"] = len(published)
     else:
         for transport in transports:
             rows = [row for row in published if row.transport == transport.name]

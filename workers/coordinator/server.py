@@ -20,7 +20,7 @@ from .waiting import RouteQueue
 log = logging.getLogger(__name__)
 
 GRACE_S = 0.5
-"""How long calls in progress may go on at shutdown; a held route call is simply repeated by its caller."""
+"""How long calls in progress may take at shutdown; a held route call is simply repeated by its caller."""
 
 
 class CoordinatorService(CoordinatorServicer):

@@ -218,7 +218,7 @@ def _time_split(rows: RunRows) -> TimeSplit:
 
 
 def _end(rows: RunRows) -> float:
-    """When the run ended; while it goes on, its newest sign of life."""
+    """When the run ended; while it runs, its newest sign of life."""
     if rows.finished_at is not None:
         return rows.finished_at.timestamp()
     signs = [rows.created_at.timestamp()]

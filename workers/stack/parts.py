@@ -49,7 +49,7 @@ def parse_parts(text: str) -> tuple[str, ...]:
     named = [part.strip() for part in text.split(",") if part.strip()]
     for part in named:
         if part not in KINDS:
-            raise UserError(f"--parts: no part {part!r}{nearest(part, KINDS)}; allowed: {', '.join(KINDS)}")
+            raise UserError(f"--parts: unknown part {part!r}{nearest(part, KINDS)}; allowed: {', '.join(KINDS)}")
     if not named:
         raise UserError(f"--parts is empty; allowed: {', '.join(KINDS)}")
     return tuple(kind for kind in KINDS if kind in named)

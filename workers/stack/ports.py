@@ -45,7 +45,7 @@ def choose_ports(
             continue
         chosen[name] = _any(name, set(chosen.values()) | set(wanted.values()))
         if before is not None:
-            say(f"port {before} of {name} is taken by another process now: using {chosen[name]}")
+            say(f"port {before} of {name} is now taken by another process: using {chosen[name]}")
     return chosen
 
 
@@ -53,7 +53,7 @@ def _demand(name: str, port: int, chosen: Mapping[str, int]) -> int:
     option = f"--port-{name}"
     for other, its_port in chosen.items():
         if its_port == port:
-            raise UserError(f"{option}={port}: {other} has that port already; allowed: another port")
+            raise UserError(f"{option}={port}: that port is already given to {other}; allowed: another port")
     if not 0 < port < 65536:
         raise UserError(f"{option}={port}; allowed: 1 to 65535")
     if not is_free(port):

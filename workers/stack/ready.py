@@ -97,10 +97,10 @@ async def polls(client: Client, worker: Worker, since: float) -> str:
             timeout=datetime.timedelta(seconds=CALL_TIMEOUT_S),
         )
     except RPCError as error:
-        return f"Temporal does not describe queue {worker.queue}: {why_silent(error)}"
+        return f"Temporal could not describe queue {worker.queue}: {why_silent(error)}"
     if any(poller.last_access_time.ToMicroseconds() / 1e6 >= since for poller in answer.pollers):
         return ""
-    return f"nobody polls its queue {worker.queue} yet"
+    return f"no worker polls queue {worker.queue} yet"
 
 
 def _conninfo(url: str, database: str | None) -> str:

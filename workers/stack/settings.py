@@ -105,8 +105,8 @@ def load_settings(home: Path) -> Settings | None:
         return None
     except ValidationError as error:
         raise UserError(
-            f"{file} is damaged ({error.error_count()} faults). It holds the password of the embedded PostgreSQL: "
-            f"restore it, or move {home} away to begin anew"
+            f"{file} is damaged ({error.error_count()} errors). It holds the password of the embedded PostgreSQL: "
+            f"restore it, or move {home} away to start afresh"
         ) from error
 
 
@@ -178,7 +178,7 @@ def normal_url(text: str) -> str:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:  # the latter for a port that is no number
         raise UserError(
-            f"--postgres-url={text!r} is no URL; allowed: postgresql://USER:PASSWORD@HOST:PORT/DB"
+            f"--postgres-url={text!r} is not a URL; allowed: postgresql://USER:PASSWORD@HOST:PORT/DB"
         ) from error
     if url.get_backend_name() not in ("postgresql", "postgres"):
         raise UserError(f"--postgres-url={text!r} is not PostgreSQL; allowed: postgresql://USER:PASSWORD@HOST:PORT/DB")

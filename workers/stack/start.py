@@ -168,7 +168,7 @@ async def _wait_external(what: str, option: str, address: str, check: ready.Chec
         if time.monotonic() > deadline:
             raise Unreachable(
                 f"{what} given with {option} did not answer within {EXTERNAL_TIMEOUT_S:.0f} s: {address}: {why}. "
-                f"Check that it runs and the address is right, or give {option} '': an embedded one is started then"
+                f"Check that it runs and the address is right, or pass {option} '' to start an embedded one"
             )
         await asyncio.sleep(POLL_S * 5)
 
@@ -179,4 +179,4 @@ def _tail(log: Path) -> str:
     except OSError:
         lines = []
     shown = "\n".join(f"  | {line}" for line in lines)
-    return f" The end of {log}:\n{shown}" if lines else f" Its log {log} is empty"
+    return f" Last lines of {log}:\n{shown}" if lines else f" Its log {log} is empty"

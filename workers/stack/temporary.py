@@ -40,7 +40,7 @@ def make(home: Path) -> None:
     except OSError as error:
         raise UserError(f"cannot make {place}, for temporary files of the stack: {error}") from error
     if not _ours(place):
-        raise UserError(f"{place} is for temporary files of this stack, but belongs to somebody else: remove it")
+        raise UserError(f"{place} is for temporary files of this stack, but belongs to another user: remove it")
     place.chmod(0o700)
     link = _link(home)
     link.parent.mkdir(mode=0o700, exist_ok=True)

@@ -53,7 +53,7 @@ async def up(request: UpRequest, say: Say) -> Stack:
         if not running:
             left = _end_what_is_left(home)
             if left:
-                say(f"ended {left} processes that an earlier stack left behind")
+                say(f"stopped {left} processes left behind by an earlier stack")
             ports = choose_ports(request.ports, settings.ports, settings.port_names, say)
             settings = settings.model_copy(update={"ports": ports})
         deadline = time.monotonic() + request.start_timeout_s
@@ -83,7 +83,7 @@ def down(home: Path, say: Say) -> None:
     with _only_one(home):
         began = time.monotonic()
         ended = _end(home)
-        say(f"stopped in {time.monotonic() - began:.1f} s" if ended else f"nothing runs under {home}")
+        say(f"stopped in {time.monotonic() - began:.1f} s" if ended else f"nothing is running under {home}")
 
 
 def _require_local(command: str) -> None:
@@ -115,7 +115,7 @@ def _programs(plan: Plan) -> list[Program]:
 def _same(settings: Settings, before: Settings | None, request: UpRequest) -> Settings:
     """A running stack keeps its settings; raises `UserError` when others are asked for."""
     if before is None:
-        raise UserError(f"a stack runs under {request.home} but its settings are gone; `psrl down` first")
+        raise UserError(f"a stack is running under {request.home} but its settings are gone; run `psrl down` first")
     ids = {"temporal_id": before.temporal_id, "store_id": before.store_id}
     wanted = settings.model_copy(update={"cwd": before.cwd, "ports": {**before.ports, **request.ports}, **ids})
     changed = [
@@ -125,7 +125,8 @@ def _same(settings: Settings, before: Settings | None, request: UpRequest) -> Se
     ]
     if changed:
         raise UserError(
-            f"the stack under {request.home} runs with other settings ({'; '.join(changed)}); run `psrl down` first"
+            f"the stack under {request.home} is running with different settings ({'; '.join(changed)}); run "
+            "`psrl down` first"
         )
     return settings.model_copy(update={"cwd": before.cwd})
 

@@ -88,7 +88,7 @@ def test_a_missing_configuration_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_name_that_cannot_be_an_id_is_refused(config: Path, tmp_path: Path) -> None:
-    assert "--run='a b' is no run id" in refused(psrl(tmp_path, "train", str(config), "--run", "a b"))
+    assert "--run='a b' is not a valid run id" in refused(psrl(tmp_path, "train", str(config), "--run", "a b"))
 
 
 @pytest.mark.parametrize(
@@ -139,14 +139,14 @@ def test_what_cannot_be_a_runs_name_is_refused(command: tuple[str, ...], name: s
     more = ("0", "0") if "trajectory" in command else ()
     result = psrl(tmp_path, *command, "--", name, *more)
     assert result.exit_code == 2
-    assert "is no run's name" in result.stderr
+    assert "is not a valid run id" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (("--start-timeout-s", "nan"), "--start-timeout-s=nan; allowed: more than 0"),
-        (("--postgres-url", "postgresql://u:p@h:port/db"), "is no URL; allowed: postgresql://"),
+        (("--postgres-url", "postgresql://u:p@h:port/db"), "is not a URL; allowed: postgresql://"),
     ],
 )
 def test_a_value_that_up_cannot_use_is_refused(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_file_name_that_cannot_be_a_runs_name_asks_for_one() -> None:
     from psrl.schemas.errors import ConfigError
     from psrl.workers.cli.train import base_name
 
-    with pytest.raises(ConfigError, match="'my run' is no run id: name the run with --run"):
+    with pytest.raises(ConfigError, match="'my run' is not a valid run id: name the run with --run"):
         base_name("my run")
 
 
@@ -200,7 +200,9 @@ def test_train_without_a_stack_says_how_to_start_one_when_it_must_not(config: Pa
 
 
 def test_a_part_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    assert "no part 'postgress' (did you mean 'postgres'?)" in refused(psrl(tmp_path, "up", "--parts", "postgress"))
+    assert "unknown part 'postgress' (did you mean 'postgres'?)" in refused(
+        psrl(tmp_path, "up", "--parts", "postgress")
+    )
 
 
 def test_down_twice_is_fine(tmp_path: Path) -> None:
@@ -260,7 +262,7 @@ def test_who_raised_because_of_a_timeout_is_heard_and_a_timeout_alone_too() -> N
 
 
 def test_a_terminated_run_is_told_as_one() -> None:
-    assert cause_of(TerminatedError("by hand")) == "somebody terminated it in Temporal (by hand)"
+    assert cause_of(TerminatedError("by hand")) == "it was terminated in Temporal (by hand)"
 
 
 def test_a_step_is_told_in_one_line() -> None:
@@ -328,8 +330,8 @@ def test_the_end_of_a_run_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("state", "empty", "reserved", "said"),
     [
-        ("pending", 3, 1, "12 complete, 1 unfinished, 3 free · fills"),
-        ("stuck", 0, 4, "12 complete, 4 unfinished, 0 free · waits for unfinished groups: 4 of 16"),
+        ("pending", 3, 1, "12 complete, 1 unfinished, 3 free · filling"),
+        ("stuck", 0, 4, "12 complete, 4 unfinished, 0 free · waiting for unfinished groups: 4 of 16"),
         ("ready", 0, 4, "12 complete, 4 unfinished, 0 free · ready to be trained"),
         ("ready_with_capacity", 3, 1, "12 complete, 1 unfinished, 3 free · ready to be trained"),
     ],

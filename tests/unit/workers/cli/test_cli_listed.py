@@ -18,13 +18,13 @@ from psrl.workers.cli.listed import StoredRun, as_they_are, executions
     [
         ("running", WorkflowExecutionStatus.RUNNING, "running, 4 steps"),
         ("stopped", None, "stopped, 4 steps"),
-        ("stopped", WorkflowExecutionStatus.RUNNING, "going on again (stopped before), 4 steps"),
+        ("stopped", WorkflowExecutionStatus.RUNNING, "running again (previously stopped), 4 steps"),
         (
             "running",
             WorkflowExecutionStatus.TIMED_OUT,
-            "timed out in Temporal (last heard of as running; `psrl resume r` goes on), 4 steps",
+            "timed out in Temporal (last seen running; `psrl resume r` resumes it), 4 steps",
         ),
-        ("paused", None, "not in Temporal any more (last heard of as paused; `psrl resume r` goes on), 4 steps"),
+        ("paused", None, "no longer in Temporal (last seen paused; `psrl resume r` resumes it), 4 steps"),
     ],
 )
 def test_a_run_is_listed_as_it_is(phase: str, status: WorkflowExecutionStatus | None, line: str) -> None:

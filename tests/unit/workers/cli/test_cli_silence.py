@@ -95,7 +95,7 @@ async def test_without_temporal_the_list_says_that_its_phases_are_the_last_ones_
     monkeypatch.setattr(status, "stored_runs", lambda stack: [listed.StoredRun("demo", "running", 3)])
     told = await status.stack_status(write_stack(tmp_path, free_port()))
     assert told["runs"] == {"demo": "running, 3 steps"}
-    assert "the last that the store heard of: Temporal at 127.0.0.1:" in told["trouble"]
+    assert "the last ones recorded in the store: Temporal at 127.0.0.1:" in told["trouble"]
 
 
 async def test_the_parts_are_shown_also_while_the_store_has_no_tables_yet(
@@ -118,8 +118,8 @@ async def test_the_parts_are_shown_also_while_the_store_has_no_tables_yet(
             'connection to server at "db", port 1 failed: FATAL:  password authentication failed for user "u"\n',
             'it says: password authentication failed for user "u"',
         ),
-        ("could not translate host name", "its host name is not known"),
-        ("server closed the connection unexpectedly\n\tThis probably means", "the connection was lost"),
+        ("could not translate host name", "unknown host"),
+        ("server closed the connection unexpectedly\n\tThis probably means", "connection lost"),
         ("something\nnew", "something new"),
     ],
 )

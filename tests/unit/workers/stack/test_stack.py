@@ -36,7 +36,7 @@ def test_parts_are_parsed_into_start_order() -> None:
 
 def test_an_unknown_part_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(
-        UserError, match=r"no part 'postgre' \(did you mean 'postgres'\?\); allowed: postgres, temporal"
+        UserError, match=r"unknown part 'postgre' \(did you mean 'postgres'\?\); allowed: postgres, temporal"
     ):
         parse_parts("postgre")
 
@@ -67,7 +67,7 @@ def test_a_wanted_port_that_is_taken_is_refused_naming_port_and_part(taken_port:
 
 def test_one_port_for_two_parts_is_refused() -> None:
     port = free_port()
-    with pytest.raises(UserError, match="postgres has that port already"):
+    with pytest.raises(UserError, match="that port is already given to postgres"):
         choose_ports({"postgres": port, "temporal": port}, {}, ["postgres", "temporal"], silent)
 
 
@@ -80,7 +80,7 @@ def test_a_kept_port_that_somebody_took_is_replaced_and_said_so(taken_port: int)
     told: list[str] = []
     chosen = choose_ports({}, {"postgres": taken_port}, ["postgres"], told.append)
     assert chosen["postgres"] != taken_port
-    assert told == [f"port {taken_port} of postgres is taken by another process now: using {chosen['postgres']}"]
+    assert told == [f"port {taken_port} of postgres is now taken by another process: using {chosen['postgres']}"]
 
 
 def test_settings_are_kept_and_only_what_is_asked_for_changes(tmp_path: Path) -> None:

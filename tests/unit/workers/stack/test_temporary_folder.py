@@ -80,7 +80,7 @@ def test_a_place_that_is_not_ours_is_refused_and_left_alone(
         place.symlink_to(target)
     else:
         place.touch()
-    with pytest.raises(UserError, match=f"{place}.*(belongs to somebody else|File exists)"):
+    with pytest.raises(UserError, match=f"{place}.*(belongs to another user|File exists)"):
         temporary.make(tmp_path)
     temporary.remove(tmp_path)
     assert os.path.lexists(place)
