@@ -11,9 +11,7 @@ import pytest
 import typer
 
 from psrl.workers.cli.commands import app
-
-ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+from tests.support.pages import PAGES, ROOT
 
 
 def commands(program: str) -> list[Any]:
