@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-UNIT, WORKFLOW, INTEGRATION = "tests/unit", "tests/workflow", "tests/integration"
+UNIT, PROPERTY, WORKFLOW, INTEGRATION = "tests/unit", "tests/property", "tests/workflow", "tests/integration"
 
 
 @dataclass(frozen=True)
@@ -16,13 +16,17 @@ class Room:
 ROOMS = (
     Room(
         "workflows/ledger.py",
-        (f"{UNIT}/workflows/test_ledger.py", f"{UNIT}/workflows/test_ledger_traces.py", "tests/property"),
+        (
+            f"{UNIT}/workflows/test_ledger.py",
+            f"{UNIT}/workflows/test_ledger_traces.py",
+            f"{PROPERTY}/test_ledger_machine.py",
+        ),
         300,
     ),
     Room("workflows/machine.py", (f"{UNIT}/workflows/test_machine.py",), 60),
     Room("workflows/calls", (f"{UNIT}/workflows", WORKFLOW), 900),
     Room("workflows/run", (f"{UNIT}/workflows", WORKFLOW), 900),
-    Room("workflows/rollout", (f"{UNIT}/workflows", WORKFLOW), 900),
+    Room("workflows/rollout", (f"{UNIT}/workflows", PROPERTY, WORKFLOW), 900),
     Room("workflows/training", (f"{UNIT}/workflows", WORKFLOW), 900),
     Room("workers/rollout", (f"{UNIT}/workers/rollout", f"{INTEGRATION}/test_rollout_generate.py"), 300),
     Room(
