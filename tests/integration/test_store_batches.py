@@ -5,15 +5,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.exceptions import ApplicationError
 
 from psrl.activities.store.activities import StoreActivities
+from psrl.activities.store.groups import mark_groups_on
 from psrl.schemas.ids import GroupId, RunId
 from psrl.schemas.messages.training import BatchInfo, BatchRequest
+from psrl.schemas.status import GroupStatus
 from psrl.schemas.tables import Batch, BatchMember, Group, Trajectory
+from tests.support.rollout import until
 from tests.support.runs import (
     RUN,
     add_environment,
@@ -148,6 +151,34 @@ async def test_a_group_with_too_few_scored_trajectories_is_refused_and_named(run
     assert (caught.value.type, caught.value.non_retryable) == ("InvariantViolated", True)
     assert await members(run) == []
     assert await statuses(run) == ["live"] * 3
+
+
+async def test_a_group_of_a_validation_round_is_refused_and_named(run: AsyncEngine) -> None:
+    await complete(run, G0)
+    await complete(run, G1)
+    async with run.begin() as connection:
+        await connection.execute(update(Group).where(Group.group_id == G1).values(purpose="validation"))
+    with pytest.raises(ApplicationError, match=r"groups that cannot be trained on: 000001 \(for validation\)"):
+        await make(run, 0, G0, G1)
+    assert await members(run) == []
+
+
+async def test_a_group_that_is_being_given_up_while_its_batch_is_made_is_refused(run: AsyncEngine) -> None:
+    """The batch waits for the other transaction instead of trusting what it saw before."""
+    await complete(run, G0)
+
+    async def waits() -> bool:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        async with run.connect() as connection:
+            return bool(await connection.scalar(text(query)))
+
+    async with run.begin() as giving_up:
+        await mark_groups_on(giving_up, RUN, [G0], GroupStatus.DROPPED, "slow")
+        making = asyncio.create_task(make(run, 0, G0))
+        await until(waits)
+    with pytest.raises(ApplicationError, match=r"groups that cannot be trained on: 000000 \(dropped\)"):
+        await making
+    assert (await statuses(run))[0] == "dropped"
 
 
 async def test_a_group_trained_in_another_buffer_is_refused(run: AsyncEngine) -> None:

@@ -18,7 +18,7 @@ from psrl.activities.rewards.samples import read_scorable
 from psrl.activities.store.codec import decode_ids, encode_ids, encode_logprobs
 from psrl.activities.store.engine import sync_engine
 from psrl.activities.training.batch import NO_VERSION, SampledSequence
-from psrl.schemas.errors import InvariantViolated
+from psrl.schemas.errors import InvariantViolated, StaleAttempt
 from psrl.schemas.messages.rewards import ScoreRequest
 from psrl.schemas.messages.rollout import SegmentEnd
 from psrl.schemas.tables import Batch, BatchMember, Segment, Trajectory, Turn
@@ -33,6 +33,7 @@ from tests.support.rollout import (
     call,
     ids_of,
     make_bench,
+    refused_results,
     stored_segments,
     stored_trajectory,
     stored_turns,
@@ -189,6 +190,21 @@ async def test_a_turn_that_is_begun_anew_keeps_what_the_environment_said(bench: 
     assert ids_of(await stored_segments(store)) == RESPONSE[:-1]
     assert [turn.tokens for turn in await stored_turns(store)] == [3, 0]
     assert (await stored_trajectory(store)).tokens == 3
+
+
+async def test_only_the_newest_attempt_can_claim_a_trajectory_and_begin_its_turn_anew(store: AsyncEngine) -> None:
+    await add_group(store)
+    await add_turn(store, 0, TURNS[0], end=None)
+    turns = TurnStore(store)
+    assert (await turns.claim(call(), 5)).token_ids == RESPONSE[:3]
+    assert (await turns.claim(call(), 5)).segments == 2, "a repeated claim is the same claim"
+    late = [turns.claim(call(), 4), turns.begin_anew(call(), 4), turns.begin_anew(call(), 6)]
+    for number, attempt in enumerate(late, start=1):
+        with pytest.raises(StaleAttempt, match="belongs to attempt 5"):
+            await attempt
+        assert await refused_results(store) == number
+    assert ids_of(await stored_segments(store)) == RESPONSE[:3]
+    assert (await stored_trajectory(store)).fence == 5
 
 
 @pytest.mark.parametrize("turn", [1, 2])
