@@ -493,7 +493,7 @@ def test_a_broken_promise_names_ten_ids_and_the_total(stack: Stack, engine: Engi
     result = psrl(stack, "audit", RUN)
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
-    at = lines.index("    a scored trajectory has no finite reward, 11 in all:")
+    at = lines.index("    a scored trajectory has no finite reward, 11 in total:")
     assert lines[at + 1] == "      000004/0 has reward none"
     assert lines[at + 11] == "      and 1 more"
     assert lines[-1] == "run kept (running): BROKEN: L10"

@@ -1,6 +1,9 @@
 """A server of another stack has our port: its tasks are not begun, nothing is started there, ours is served again."""
 
 import asyncio
+import signal
+import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -18,11 +21,14 @@ from psrl.activities.store.engine import async_engine, sync_engine
 from psrl.activities.store.identity import store_id
 from psrl.activities.store.reach import opened
 from psrl.schemas.errors import NotOurs
-from psrl.schemas.stack import Stack
+from psrl.schemas.ids import ORCHESTRATOR_QUEUE
+from psrl.schemas.stack import STACK_FILE, Stack
 from psrl.workers.coordinator.client import CoordinatorClient
 from psrl.workers.coordinator.server import start_server
 from psrl.workers.identity import namespace_id
 from psrl.workers.process import connect_to
+from psrl.workers.stack import parts, ready
+from tests.support.child import spawn, stop
 from tests.support.temporal import TemporalServer
 
 pytestmark = pytest.mark.integration
@@ -207,3 +213,38 @@ async def test_a_coordinator_refuses_the_calls_of_another_stack() -> None:
                 await client.fleet()
     finally:
         await server.stop(None)
+
+
+async def test_a_worker_process_ends_when_another_stack_has_its_port_and_serves_its_own_when_that_is_back(
+    stack: Stack, servers: tuple[TemporalServer, TemporalServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = servers
+    await asyncio.to_thread(ours.start)
+    known = await identified(stack, ours)
+    (stack.home / STACK_FILE).write_text(known.model_dump_json())
+    monkeypatch.setenv("PSRL_HOME", str(stack.home))
+    log = stack.home / "orchestrator.log"
+    command = [sys.executable, "-m", "psrl.workers.orchestrator"]
+    process = spawn(command, log)
+    try:
+        await _polls(await ours.connect())
+        ours.kill()
+        await asyncio.to_thread(theirs.start)
+        assert await asyncio.to_thread(process.wait, 30) == 1
+        assert "is the Temporal of another stack" in log.read_text()
+        theirs.kill()
+        process = spawn(command, log)  # as its supervisor does
+        await asyncio.to_thread(ours.start)
+        await _polls(await ours.connect())
+    finally:
+        stop(process, signal.SIGKILL)
+
+
+async def _polls(client: Client) -> None:
+    """Until a worker that was started after this call looks for workflow tasks."""
+    orchestrator, since = parts.Worker("orchestrator", (), ORCHESTRATOR_QUEUE, polls_workflows=True), time.time()
+    async with asyncio.timeout(60):
+        while True:
+            if not await ready.polls(client, orchestrator, since):
+                return
+            await asyncio.sleep(0.1)

@@ -33,7 +33,7 @@ def _lines(check: Check) -> list[str]:
     seen = ", ".join(f"{count:,} {what}" for what, count in check.counts.items())
     lines = [f"{check.promise:<3} {check.name}: {seen} ... {'ok' if check.ok else 'BROKEN'}"]
     for one in check.findings:
-        lines.append(f"    {one.fault}, {one.total:,} in all:")
+        lines.append(f"    {one.fault}, {one.total:,} in total:")
         lines += [f"      {identity}" for identity in one.ids]
         if one.total > len(one.ids):
             lines.append(f"      and {one.total - len(one.ids):,} more")

@@ -137,7 +137,7 @@ def buffer_line(buffer: dict[str, Any]) -> str:
     """What the ledger's words mean: a STUCK buffer is no trouble, it waits for groups that are at work."""
     empty, unfinished, complete = buffer["empty"], buffer["reserved"], buffer["occupied"]
     if buffer["state"] in (BufferState.READY, BufferState.READY_WITH_CAPACITY):
-        meaning = "ready to be trained"
+        meaning = "ready to train on"
     elif buffer["state"] == BufferState.STUCK:
         meaning = f"waiting for unfinished groups: {unfinished} of {empty + unfinished + complete}"
     else:

@@ -19,7 +19,7 @@ async def pause_run(stack: Stack, run_id: str) -> str:
         raise UserError(
             f"run {run_id} is ending and cannot be paused; `psrl resume {run_id}` waits for its end and resumes it"
         )
-    told = f"run {run_id} pauses: no new group and no new step until `psrl resume {run_id}`"
+    told = f"run {run_id} is pausing: no new group and no new step until `psrl resume {run_id}`"
     return told if known else f"{told}; {LATER}"
 
 

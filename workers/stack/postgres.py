@@ -87,7 +87,7 @@ class Postgres:
             if self.user:
                 raise UserError(
                     "PostgreSQL does not run as root and setpriv (util-linux) is not installed; use another "
-                    "user, or an existing server with --postgres-url"
+                    "user, or pass --postgres-url to use your own server"
                 )
             return command
         flags = ["--pdeathsig", death_signal]
@@ -171,6 +171,6 @@ def _user() -> str:
     except (OSError, subprocess.CalledProcessError) as error:
         raise UserError(
             f"PostgreSQL does not run as root, and no user for it could be made ({' '.join(command)}: {error}). "
-            "Run psrl as another user, or use an existing server with --postgres-url"
+            "Run psrl as another user, or pass --postgres-url to use your own server"
         ) from error
     return created

@@ -47,7 +47,9 @@ async def up(request: UpRequest, say: Say) -> Stack:
         if running:
             settings = _same(settings, before, request)
             if taken := _taken_ports(supervisor, settings):
-                say(f"another process has the port of {' and '.join(taken)}: the stack starts anew with another one")
+                say(
+                    f"another process has taken the port of {' and '.join(taken)}: restarting the stack on another port"
+                )
                 _end(home)
                 running = False
         if not running:

@@ -332,8 +332,8 @@ def test_the_end_of_a_run_is_one_line() -> None:
     [
         ("pending", 3, 1, "12 complete, 1 unfinished, 3 free · filling"),
         ("stuck", 0, 4, "12 complete, 4 unfinished, 0 free · waiting for unfinished groups: 4 of 16"),
-        ("ready", 0, 4, "12 complete, 4 unfinished, 0 free · ready to be trained"),
-        ("ready_with_capacity", 3, 1, "12 complete, 1 unfinished, 3 free · ready to be trained"),
+        ("ready", 0, 4, "12 complete, 4 unfinished, 0 free · ready to train on"),
+        ("ready_with_capacity", 3, 1, "12 complete, 1 unfinished, 3 free · ready to train on"),
     ],
 )
 def test_a_status_says_what_the_words_of_the_ledger_mean(state: str, empty: int, reserved: int, said: str) -> None:

@@ -5,6 +5,7 @@ import shlex
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,25 @@ def test_existing_servers_take_the_place_of_embedded_ones(tmp_path: Path) -> Non
     assert settings.port_names == ["coordinator"]
     assert settings.store_url == "postgresql+psycopg://u:p@db/x"
     assert settings.stack(tmp_path).temporal_address == "t:7233"
+
+
+@pytest.mark.parametrize(
+    ("more", "kept"),
+    [
+        ({}, ("t", "s")),
+        ({"instances": 3}, ("t", "s")),
+        ({"temporal_address": "other:7233"}, ("", "s")),
+        ({"namespace": "other"}, ("", "s")),
+        ({"postgres_url": "postgresql://u:p@other/x"}, ("t", "")),
+        ({"accept_changed_servers": True}, ("", "")),
+    ],
+)
+def test_a_server_is_known_again_until_another_is_asked_for_or_a_changed_one_is_accepted(
+    more: dict[str, Any], kept: tuple[str, str], tmp_path: Path
+) -> None:
+    before = Settings(temporal_address="t:7233", temporal_id="t", store_id="s")
+    settings = merge(UpRequest(home=tmp_path, cwd=tmp_path, **more), before)
+    assert (settings.temporal_id, settings.store_id) == kept
 
 
 @pytest.mark.parametrize("url", ["mysql://u@h/x", "nonsense"])
