@@ -65,7 +65,7 @@ async def admit_run(request: AdmitRequest) -> Admission:
 
 @activity.defn
 async def restore_run(request: RestoreRequest) -> Restored:
-    """Find out from the store where an ended run goes on."""
+    """Find out from the store where an ended run resumes."""
     raise NotImplementedError
 
 
@@ -152,7 +152,7 @@ async def record_run(request: RunStatus) -> None:
 
 @activity.defn
 async def reopen_run(request: ReopenRun) -> None:
-    """Record that an ended run goes on."""
+    """Record that an ended run is resumed."""
     raise NotImplementedError
 
 

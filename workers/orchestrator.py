@@ -10,6 +10,7 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from ..activities.orchestration.groups import GroupActivities
+from ..activities.orchestration.lookout import LookoutActivities
 from ..activities.routing.activities import RoutingActivities
 from ..activities.routing.client import CoordinatorClient
 from ..activities.store.activities import StoreActivities
@@ -61,8 +62,8 @@ def orchestrator(
         activities=[
             groups.start_groups,
             groups.cancel_groups,
-            groups.collect_reports,
             groups.tell_run,
+            LookoutActivities(client).collect_reports,
             store.make_batch,
             store.record_step,
             store.record_evaluation,

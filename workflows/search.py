@@ -1,7 +1,9 @@
 """Search attributes the workflows set. They must be registered first (`schemas.temporal`): an unknown one fails the
 workflow task for ever."""
 
-from temporalio.common import SearchAttributeKey
+from typing import Any
+
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
 RUN = SearchAttributeKey.for_keyword("RlRun")
 STEP = SearchAttributeKey.for_int("RlStep")
@@ -9,3 +11,11 @@ GROUP = SearchAttributeKey.for_keyword("RlGroup")
 STATE = SearchAttributeKey.for_keyword("RlState")
 VERSION = SearchAttributeKey.for_int("RlPolicyVersion")
 REWARD = SearchAttributeKey.for_float("RlReward")
+
+
+def attributes(run: str, step: int | None = None) -> TypedSearchAttributes:
+    """Of a workflow of this run."""
+    pairs: list[SearchAttributePair[Any]] = [SearchAttributePair(RUN, run), SearchAttributePair(STATE, "running")]
+    if step is not None:
+        pairs.append(SearchAttributePair(STEP, step))
+    return TypedSearchAttributes(pairs)

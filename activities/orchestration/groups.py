@@ -1,4 +1,5 @@
-"""Start, cancel and look after `RolloutGroup` workflows. Called by `TrainingRun`; every call is idempotent.
+"""Start and cancel `RolloutGroup` workflows, and hand their reports on. Called by `TrainingRun`;
+every call is idempotent.
 
 Starting through the client costs the run three events per wave instead of three per group, and a group survives the
 run's continue-as-new without being anybody's child.
@@ -8,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from temporalio import activity
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.client import Client
 from temporalio.common import (
     SearchAttributeKey,
     SearchAttributePair,
@@ -22,9 +23,6 @@ from temporalio.service import RPCError, RPCStatusCode
 from ...schemas.ids import ORCHESTRATOR_QUEUE, GroupId, RunId, group_workflow
 from ...schemas.messages.run import (
     CancelGroups,
-    CollectedReports,
-    CollectReports,
-    GroupOutcome,
     GroupReport,
     StartGroup,
     StartGroups,
@@ -59,13 +57,6 @@ class GroupActivities:
             await asyncio.gather(*(self._cancel(request.run_id, group) for group in request.groups))
             await self._mark(request.run_id, request.groups, request.reason)
 
-    @activity.defn(name="collect_reports")
-    @boundary
-    async def collect_reports(self, request: CollectReports) -> CollectedReports:
-        async with heartbeating():
-            found = await asyncio.gather(*(self._report_of(request.run_id, group) for group in request.groups))
-        return CollectedReports(reports=tuple(report for report in found if report is not None))
-
     @activity.defn(name="tell_run")
     @boundary
     async def tell_run(self, request: TellRun) -> None:
@@ -76,23 +67,6 @@ class GroupActivities:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
             activity.logger.warning("run %s took no report: %s", request.run_workflow_id, error)
-
-    async def _report_of(self, run: RunId, group: GroupId) -> GroupReport | None:
-        """The report of a group that has ended in whatever way; `None` while it runs."""
-        handle = self._client.get_workflow_handle(group_workflow(run, group), result_type=GroupReport)
-        try:
-            status = (await handle.describe()).status
-            if status is WorkflowExecutionStatus.RUNNING:
-                return None
-            report: GroupReport = await handle.result()
-            return report
-        except WorkflowFailureError as error:
-            reason = f"its workflow ended as {status.name if status else 'unknown'}: {error.cause}"
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
-            reason = "its workflow is not known to the server"
-        return GroupReport(group_id=group, outcome=GroupOutcome.FAILED, reason=reason[:500])
 
     async def _start(self, template: StartGroup, group: GroupId) -> None:
         start = template.model_copy(update={"group_id": group})

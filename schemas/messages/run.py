@@ -135,15 +135,50 @@ class CancelGroups(Message):
 
 
 class CollectReports(Message):
-    """Ask what became of groups whose report is overdue."""
+    """Ask what became of the workflows a run waits on: groups that have not reported, instances, validation rounds."""
 
     run_id: RunId
     groups: tuple[GroupId, ...]
+    instances: tuple[InstanceId, ...] = ()
+    evaluations: tuple[int, ...] = ()
+    """Versions of validation rounds that have not reported."""
+
+
+class EndedInstance(Message):
+    """An instance whose workflow is closed."""
+
+    instance: InstanceId
+    stopped: bool
+    """It gave its engine back and completed. False: it failed, was terminated or timed out, or is not known."""
+    reason: str
+
+
+class EvaluationReport(Message):
+    """Result of `Evaluation`, and signal `evaluation_report` to the run."""
+
+    run_id: RunId
+    version: int
+    accuracy: float | None
+    """Mean reward over scored answers; null when none was scored."""
+    scored: int
+    failed: int
+
+
+class EndedEvaluation(Message):
+    """A validation round whose workflow is closed."""
+
+    version: int
+    report: EvaluationReport | None
+    """What it found; null when it ended without a result."""
+    reason: str = ""
 
 
 class CollectedReports(Message):
+    """Only of what has ended; a workflow that still runs is not in it."""
+
     reports: tuple[GroupReport, ...]
-    """Of the groups that have ended; one that still runs is not in it."""
+    instances: tuple[EndedInstance, ...] = ()
+    evaluations: tuple[EndedEvaluation, ...] = ()
 
 
 class StartStep(Message):
@@ -244,23 +279,14 @@ class StartEvaluation(Message):
     routing: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE
 
 
-class EvaluationReport(Message):
-    """Result of `Evaluation`, and signal `evaluation_report` to the run."""
-
-    run_id: RunId
-    version: int
-    accuracy: float | None
-    """Mean reward over scored answers; null when none was scored."""
-    scored: int
-    failed: int
-
-
 class RunStatus(Message):
     """Answer of query `status`."""
 
     run_id: RunId
     phase: RunPhase
     reason: str = ""
+    notice: str = ""
+    """A request that was not heeded, and why: what people should know although nothing failed."""
     step: int
     """Steps finished so far."""
     total_steps: int

@@ -17,6 +17,7 @@ from temporalio.worker import Worker
 from psrl.activities.filters.registry import filter_name
 from psrl.activities.filters.verdict import Verdicts
 from psrl.activities.orchestration.groups import GroupActivities
+from psrl.activities.orchestration.lookout import LookoutActivities
 from psrl.schemas.config import parse_config
 from psrl.schemas.ids import (
     CPU_QUEUE,
@@ -371,8 +372,8 @@ class ScriptedParts:
             self.reopen_run,
             groups.start_groups,
             groups.cancel_groups,
-            groups.collect_reports,
             groups.tell_run,
+            LookoutActivities(client).collect_reports,
         ]
         trainer = [self.open_trainer, self.compute_log_probs, self.compute_advantages, self.update]
         trainer += [self.publish, self.checkpoint, self.close_trainer]

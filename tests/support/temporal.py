@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,8 +35,8 @@ def temporal_binary() -> str:
 class TemporalServer:
     """A development server on a database file; `kill` and `start` test what survives."""
 
-    def __init__(self, home: Path, port: int | None = None) -> None:
-        self._home = home
+    def __init__(self, home: Path, port: int | None = None, dynamic_config: Mapping[str, str] | None = None) -> None:
+        self._home, self._dynamic_config = home, dynamic_config or {}
         self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -50,6 +50,8 @@ class TemporalServer:
         pragmas = ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=0"]
         command = [temporal_binary(), "server", "start-dev", "--headless", "--ip", "127.0.0.1", *ports, *pragmas]
         command += ["--db-filename", str(self._home / "temporal.db"), "--log-level", "error", *dev_server_flags()]
+        for key, value in self._dynamic_config.items():
+            command += ["--dynamic-config-value", f"{key}={value}"]
         self._process = spawn(command, self._home / "temporal.log", death_signal=signal.SIGKILL)
         asyncio.run(self._wait_ready(self._process))
 
@@ -82,10 +84,11 @@ class TemporalServer:
 
 
 @contextmanager
-def running_temporal() -> Iterator[TemporalServer]:
+def running_temporal(dynamic_config: Mapping[str, str] | None = None) -> Iterator[TemporalServer]:
+    """`dynamic_config`: beside the settings of the local stack."""
     home = Path(tempfile.mkdtemp(prefix="psrl-temporal-"))
     try:
-        server = _start(home)
+        server = _start(home, dynamic_config)
         try:
             yield server
         finally:
@@ -94,9 +97,9 @@ def running_temporal() -> Iterator[TemporalServer]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _start(home: Path) -> TemporalServer:
+def _start(home: Path, dynamic_config: Mapping[str, str] | None) -> TemporalServer:
     for attempt in range(START_ATTEMPTS):
-        server = TemporalServer(home)
+        server = TemporalServer(home, dynamic_config=dynamic_config)
         try:
             server.start()
         except RuntimeError:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from temporalio import activity
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from psrl.schemas.config import parse_config
@@ -27,13 +27,16 @@ from psrl.schemas.ids import (
     rollout_queue,
     validation_group,
 )
-from psrl.schemas.messages.data import AdmitRequest
+from psrl.schemas.messages.data import Admission, AdmitRequest
 from psrl.schemas.messages.rewards import Score
 from psrl.schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, GenerateRequest, GenerateResult, Sampling
 from psrl.schemas.messages.run import GroupOutcome, GroupReport, RunPhase, StartEvaluation, StartRun
 from psrl.workflows.calls import settings
 from psrl.workflows.rollout.evaluation import Evaluation
 from psrl.workflows.rollout.group import RolloutGroup
+from psrl.workflows.run.absence import Absence
+from psrl.workflows.run.control import Control
+from psrl.workflows.run.groups import Groups
 from psrl.workflows.run.restore import empty_ledger
 from psrl.workflows.run.state import RunState
 from psrl.workflows.run.training_run import TrainingRun
@@ -236,6 +239,12 @@ async def test_a_run_neither_fails_nor_replaces_groups_that_live_on(
     assert max(request.call for request in parts.generated) > 0
 
 
+def running(admission: Admission, groups: Groups, **absence: float) -> RunState:
+    """As an execution carries it to the next in mid-buffer."""
+    control = Control(phase=RunPhase.RUNNING)
+    return RunState(admission=admission, control=control, groups=groups, absence=Absence(**absence))
+
+
 async def test_an_absence_between_two_executions_of_a_run_counts_for_no_group(client: Client, run_id: str) -> None:
     parts = ScriptedParts(instances=1)
     admission = await parts.admit_run(AdmitRequest(run_id=run_id, config=minimal_config(), workflow_run_id=run_id))
@@ -243,9 +252,7 @@ async def test_an_absence_between_two_executions_of_a_run_counts_for_no_group(cl
     ledger = empty_ledger(parse_config(admission.config))
     ledger.reserve(0, (GENERATING,))
     now = datetime.now(UTC).timestamp()
-    state = RunState(
-        admission=admission, ledger=ledger.to_dict(), started_at={GENERATING: now - 7200}, seen_at=now - 7100
-    )
+    state = running(admission, Groups(ledger=ledger, started_at={GENERATING: now - 7200}), seen_at=now - 7100)
     async with workers(client, parts):
         run = await client.start_workflow(
             TrainingRun.run,
@@ -253,15 +260,16 @@ async def test_an_absence_between_two_executions_of_a_run_counts_for_no_group(cl
             id=run_id,
             task_queue=ORCHESTRATOR_QUEUE,
         )
-        (wait,) = (await run.query(TrainingRun.status)).waits
+        wait = (await run.query(TrainingRun.status)).waits[0]
         await run.terminate()
     assert wait.deadline is not None
     assert wait.deadline.timestamp() > now + 3000
 
 
 async def test_what_an_absence_cost_says_nothing_about_the_task_in_the_next_execution_either(
-    client: Client, run_id: str
+    client: Client, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(settings, "ABSENCE", timedelta(minutes=3))
     parts = ScriptedParts(instances=1)
     config = minimal_config(max_consecutive_failures=1)
     admission = await parts.admit_run(AdmitRequest(run_id=run_id, config=config, workflow_run_id=run_id))
@@ -269,13 +277,8 @@ async def test_what_an_absence_cost_says_nothing_about_the_task_in_the_next_exec
     ledger = empty_ledger(parse_config(admission.config))
     ledger.reserve(0, (GENERATING, SCORING))
     now = datetime.now(UTC).timestamp()
-    state = RunState(
-        admission=admission,
-        ledger=ledger.to_dict(),
-        started_at={GENERATING: now - 20, SCORING: now},
-        seen_at=now,
-        back_at=now - 10,
-    )
+    groups = Groups(ledger=ledger, started_at={GENERATING: now - 20, SCORING: now})
+    state = running(admission, groups, seen_at=now, back_at=now - 10)
     async with workers(client, parts):
         run = await client.start_workflow(
             TrainingRun.run, StartRun(carried=state.model_dump(mode="json")), id=run_id, task_queue=ORCHESTRATOR_QUEUE
@@ -283,5 +286,6 @@ async def test_what_an_absence_cost_says_nothing_about_the_task_in_the_next_exec
         await run.signal(TrainingRun.group_report, GroupReport(group_id=GENERATING, outcome=GroupOutcome.FAILED))
         assert (await run.query(TrainingRun.status)).phase is RunPhase.RUNNING
         await run.signal(TrainingRun.group_report, GroupReport(group_id=SCORING, outcome=GroupOutcome.FAILED))
-        assert (await run.query(TrainingRun.status)).phase is RunPhase.FAILED
-        await run.terminate()
+        with pytest.raises(WorkflowFailureError) as failed:
+            await run.result()
+    assert "1 groups in a row" in str(failed.value.cause)

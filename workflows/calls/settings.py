@@ -34,7 +34,14 @@ ADMISSION = timedelta(minutes=30)
 LEASE = timedelta(seconds=60)
 """How often an instance makes sure that its run still exists."""
 SWEEP = timedelta(seconds=60)
-"""How often a run looks after groups that have not reported."""
+"""How often a run looks after the workflows it waits on."""
+UNDERWAY = timedelta(seconds=5)
+"""A group this young is not looked after yet."""
+SWEEPS_SAVED = 10
+"""While a step runs in a history that has no room left, only every so many-th sweep is made."""
+HISTORY_ROOM = 4
+"""A history that the server would have begun anew may become so many times as long while a step runs. By default the
+server suggests it at 4,096 events or 4 MB and terminates the run at 51,200 or 50 MB."""
 ABSENCE = 3 * SWEEP
 """A run that nobody ran for so long was left alone: its stack was down."""
 POLL_START = timedelta(seconds=20)

@@ -1,42 +1,40 @@
-"""From what the store knows of an ended run to the state in which it goes on. Pure; used by `TrainingRun`."""
+"""From what the store knows of an ended run to the state in which it is resumed. Pure; used by `opening`."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...schemas.config import RunConfig
 from ...schemas.ids import GroupId, Version
 from ...schemas.messages.data import Restored
 from ..ledger import Ledger
-from .state import RunState
+from .control import Control
+from .groups import Groups
+from .state import Position, RunState
 
 
-class TakenUp(NamedTuple):
-    state: RunState
-    lost: tuple[GroupId, ...]
-    """Complete groups that no buffer may take any more: counted as dropped."""
-
-
-def take_up(restored: Restored, config: RunConfig) -> TakenUp:
-    """The ledger holds the complete groups again, under the same rule that admitted them the first time."""
-    ledger = empty_ledger(config, restored.version, consumed=bool(restored.batch))
+def take_up(restored: Restored, config: RunConfig, control: Control) -> RunState:
+    """The ledger holds the complete groups again, under the same rule that admitted them the first time; those that no
+    buffer may take any more are dropped."""
+    groups = Groups(
+        ledger=empty_ledger(config, restored.version, consumed=bool(restored.batch)), dropped=dict(restored.dropped)
+    )
     lost: list[GroupId] = []
     for group in restored.kept:
         tag = Version(group.version_tag)
-        if ledger.free(tag) < 1:
+        if groups.ledger.free(tag) < 1:
             lost.append(group.group_id)
             continue
-        ledger.reserve(tag, [group.group_id])
-        ledger.occupy(group.group_id)
-    state = RunState(
+        groups.ledger.reserve(tag, [group.group_id])
+        groups.ledger.occupy(group.group_id)
+    groups.give_up(lost, "dropped")
+    groups.see_off(restored.unfinished, "aborted")
+    return RunState(
         admission=restored.admission,
-        ledger=ledger.to_dict(),
-        next_group=restored.next_group,
-        next_place=restored.next_place,
-        redraw=restored.redraw,
+        control=control,
+        groups=groups,
+        position=Position(next_group=restored.next_group, next_place=restored.next_place, redraw=list(restored.redraw)),
         open_batch=restored.batch,
-        dropped=restored.dropped,
         reward_mean=restored.reward_mean,
     )
-    return TakenUp(state, tuple(lost))
 
 
 def empty_ledger(config: RunConfig, version: int = 0, consumed: bool = False) -> Ledger:

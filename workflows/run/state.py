@@ -1,56 +1,83 @@
-"""Everything a run carries from one execution to the next. Small: ids, counts and the ledger; no tokens."""
+"""Everything a run is: one mutable object that is carried as it is from one execution to the next. Small: ids, counts
+and the ledger; no tokens.
 
-from typing import Any
+Owned by `TrainingRun`. Its parts are pure and have the rules; whatever else a run holds in memory is a view of it or a
+task that can be begun anew.
+"""
 
-from ...schemas.ids import GroupId, InstanceId
-from ...schemas.messages.base import Message
+from functools import cached_property
+
+from pydantic import Field
+
+from ...schemas.config import RunConfig
+from ...schemas.ids import GroupId
 from ...schemas.messages.data import Admission
-from ...schemas.messages.run import InstanceChanged
+from .absence import Absence
+from .carried import Carried
+from .control import Control
+from .fleet import Fleet
+from .groups import Groups
+from .rounds import Rounds
 
 
-class RunState(Message):
-    admission: Admission
-    ledger: dict[str, Any]
-    """`Ledger.to_dict()`."""
+class Position(Carried):
+    """Of the data."""
+
     next_group: int = 0
     """Number of the next group to draw."""
     next_place: int = 0
     """Place of the data that is drawn next."""
-    redraw: tuple[int, ...] = ()
+    redraw: list[int] = []
     """Places to draw first: their groups were given up when the run ended before."""
+
+    def take(self) -> int:
+        """The place of the next group."""
+        if self.redraw:
+            return self.redraw.pop(0)
+        self.next_place += 1
+        return self.next_place - 1
+
+
+class RunState(Carried):
+    admission: Admission
+    control: Control
+    groups: Groups
+    position: Position = Field(default_factory=Position)
     open_batch: tuple[GroupId, ...] = ()
     """Groups of a batch that was recorded before the run ended, and is trained first."""
-    started_at: dict[GroupId, float] = {}
-    """Start of every live group that is not complete, seconds since the epoch by workflow time."""
-    seen_at: float = 0.0
-    """When somebody last ran the workflow: an absence may fall between two executions."""
-    back_at: float = 0.0
-    """When it was run again after the last absence: what began before that says nothing about the task."""
-    instances: dict[InstanceId, InstanceChanged] = {}
-    dropped: dict[str, int] = {}
-    """Groups given up so far, by reason."""
-    unproductive: int = 0
-    """Groups in a row that failed or were filtered; 0 after every complete one."""
-    last_reasons: tuple[str, ...] = ()
-    """Why the most recent unproductive groups were given up."""
+    fleet: Fleet = Field(default_factory=Fleet)
+    rounds: Rounds = Field(default_factory=Rounds)
+    absence: Absence = Field(default_factory=Absence)
+    swept_at: float = 0.0
+    """When the last sweep began: steps may be shorter than the time between two."""
+    stuck_s: float = 0.0
+    """For how long nothing could be started although nothing was in flight and an instance serves."""
     idle_since: float = 0.0
     """When the trainer began to wait for the next buffer."""
     reward_mean: float | None = None
-    validation_accuracy: float | None = None
-    evaluations: tuple[int, ...] = ()
-    """Versions whose validation round has not reported yet."""
-    paused: bool = False
-    stopping: bool = False
 
-    def with_drop(self, kind: str, reason: str, unproductive: bool) -> "RunState":
-        """One more group given up."""
-        dropped = {**self.dropped, kind: self.dropped.get(kind, 0) + 1}
-        if not unproductive:
-            return self.model_copy(update={"dropped": dropped})
-        return self.model_copy(
-            update={
-                "dropped": dropped,
-                "unproductive": self.unproductive + 1,
-                "last_reasons": (*self.last_reasons, reason)[-3:],
-            }
-        )
+    @cached_property
+    def config(self) -> RunConfig:
+        return RunConfig.model_validate(self.admission.config)
+
+    @property
+    def version(self) -> int:
+        return self.groups.ledger.version
+
+    @property
+    def trained_all(self) -> bool:
+        return self.version >= self.admission.total_steps
+
+    @property
+    def over(self) -> bool:
+        """Nothing new is begun: every step is trained, or somebody asked the run to stop."""
+        return self.control.stopping or self.trained_all
+
+    def due(self, version: int, every: int) -> bool:
+        """Whether something that is done every so many versions is done at this one; the last is always due."""
+        return version == self.admission.total_steps or (every > 0 and version % every == 0)
+
+    def seen(self, now: float) -> None:
+        """Somebody runs the workflow."""
+        if away_s := self.absence.seen(now):
+            self.groups.forgive(away_s, now)

@@ -2,8 +2,8 @@
 
 A DAG of idempotent activities; any of them may be repeated, and a trainer that was restarted rebuilds what a stage
 needs. The version is visible to engines only after its row exists (L9). A checkpoint is begun and not waited for: the
-next stage of whatever step answers for it. A step whose disk is full tells its run (signal `step_held`), and goes on
-when there is room.
+next stage of whatever step answers for it. A step whose disk is full tells its run (signal `step_held`), and
+continues when there is room.
 """
 
 import asyncio

@@ -14,6 +14,7 @@ from psrl.schemas.ids import Version, training_group
 from psrl.schemas.messages.base import Message
 from psrl.schemas.messages.data import KeptGroup, Restored
 from psrl.workflows.ledger import Ledger
+from psrl.workflows.run.groups import Groups
 from psrl.workflows.run.state import RunState
 
 PAYLOAD_BYTES = 2 << 20
@@ -64,7 +65,7 @@ def test_the_largest_state_that_a_configuration_allows_fits_a_payload() -> None:
     for group in groups[::2]:
         ledger.occupy(group)
     started = dict.fromkeys(groups, 1_790_000_000.123456)
-    state = RunState.model_construct(admission=None, ledger=ledger.to_dict(), started_at=started)
+    state = RunState.model_construct(admission=None, groups=Groups(ledger=ledger, started_at=started))
     kept = tuple(KeptGroup(group_id=group, version_tag=100_000) for group in groups)
     restored = Restored.model_construct(kept=kept, redraw=(), unfinished=())
     for message in (state, restored):

@@ -1,0 +1,73 @@
+"""When a run cannot continue by itself, and how it says so. Pure; used by the parts of `TrainingRun`."""
+
+from datetime import timedelta
+
+from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
+
+from .fleet import Fleet
+from .state import RunState
+
+UNREACHABLE, ENGINE_UNAVAILABLE, DATA_ERROR = "Unreachable", "EngineUnavailable", "DataError"
+
+
+def never_came_up(part: str, limit: timedelta, hint: str) -> ApplicationError:
+    return ApplicationError(
+        f"{part} did not come up within {limit.total_seconds():.0f} s (psrl.deployment.start_timeout_s); {hint}",
+        type=UNREACHABLE,
+        non_retryable=True,
+    )
+
+
+def not_in_time(what: str, limit: timedelta) -> ApplicationError:
+    return ApplicationError(
+        f"{what} did not end within {limit.total_seconds():.0f} s", type=UNREACHABLE, non_retryable=True
+    )
+
+
+def no_instance_left(fleet: Fleet) -> ApplicationError:
+    reasons = "; ".join(
+        f"{name}: {one.told.reason if one.told else 'no report'}" for name, one in fleet.instances.items()
+    )
+    return ApplicationError(f"no rollout instance is left: {reasons}", type=ENGINE_UNAVAILABLE, non_retryable=True)
+
+
+def hopeless(state: RunState, idle: str) -> ApplicationError | None:
+    """Why no further buffer can be filled; `None` while one can."""
+    patience_s = state.config.psrl.deployment.no_instance_timeout_s
+    if state.fleet.none_left(patience_s):
+        return no_instance_left(state.fleet)
+    if state.stuck_s > patience_s:
+        return ApplicationError(
+            f"no group is in flight and none could be started for {state.stuck_s:.0f} s "
+            f"(psrl.deployment.no_instance_timeout_s={patience_s:g}): {idle}. Instances: {state.fleet.described()}",
+            type=ENGINE_UNAVAILABLE,
+            non_retryable=True,
+        )
+    if state.groups.unproductive >= _bearable(state):
+        return ApplicationError(_why_barren(state), type=DATA_ERROR, non_retryable=True)
+    return None
+
+
+def _bearable(state: RunState) -> int:
+    """So many groups in a row failed or were filtered that it is a fault of the task, not bad luck."""
+    psrl = state.config.psrl
+    if not psrl.group_post_process.enable:
+        return psrl.max_consecutive_failures
+    return max(psrl.max_consecutive_failures, psrl.group_post_process.max_consecutive_drops)
+
+
+def _why_barren(state: RunState) -> str:
+    groups = state.groups
+    share = sum(groups.dropped.values()) / max(1, state.position.next_group)
+    return (
+        f"{groups.unproductive} groups in a row gave no usable batch member ({share:.0%} of all drawn). "
+        f"Most recent: {'; '.join(groups.last_reasons)}. Data: {list(state.config.data.train_files)}, "
+        f"reward: {state.config.reward.function}"
+    )
+
+
+def explain(error: BaseException) -> str:
+    """The innermost cause that says something: what a person needs first."""
+    while isinstance(error, ActivityError | ChildWorkflowError) and error.cause is not None:
+        error = error.cause
+    return str(error)[:2000]
