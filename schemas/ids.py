@@ -5,6 +5,7 @@ are put together by the workflow that makes the call. Numbers are zero-padded: l
 """
 
 import re
+from collections.abc import Sequence
 from typing import NewType
 
 RunId = NewType("RunId", str)
@@ -64,3 +65,15 @@ def evaluation_workflow(run: RunId, version: Version) -> str:
 def trajectory_name(index: int) -> str:
     """`t03`: how one trajectory of a group is named in summaries and activity ids."""
     return f"t{index:02d}"
+
+
+def trajectory_names(indices: Sequence[int]) -> str:
+    """`t00-t07`, or `t00-t02,t05` where some between are left out."""
+    runs: list[list[int]] = []
+    for index in sorted(indices):
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    names = [[trajectory_name(run[0]), trajectory_name(run[-1])] for run in runs]
+    return ",".join(first if first == last else f"{first}-{last}" for first, last in names)

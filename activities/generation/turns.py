@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from ...schemas.errors import InvariantViolated, StaleAttempt
 from ...schemas.ids import GroupId, RunId
-from ...schemas.messages.rollout import GenerateRequest, SegmentEnd, TrajectoryRef
+from ...schemas.messages.rollout import SegmentEnd, TrajectoryRef, TurnRequest
 from ...schemas.status import SegmentKind
 from ...schemas.tables import Group, Run, Segment, Trajectory, Turn
 from ..store.codec import decode_ids
@@ -67,13 +67,13 @@ class TurnStore:
             self._prompts.pop(key, None)
             raise
 
-    async def claim(self, request: GenerateRequest, fence: int) -> StoredTurn:
+    async def claim(self, request: TurnRequest, fence: int) -> StoredTurn:
         """Take the trajectory over from earlier attempts. Raises `StaleAttempt` when a later one has it."""
         return await patiently(
             lambda repeated: self._claim(request, fence), f"the claim of {_name(request.trajectory)}"
         )
 
-    async def _claim(self, request: GenerateRequest, fence: int) -> StoredTurn:
+    async def _claim(self, request: TurnRequest, fence: int) -> StoredTurn:
         ref = request.trajectory
         async with self._store.begin() as connection:
             claimed = await connection.execute(
@@ -83,13 +83,13 @@ class TurnStore:
                 raise await self._refusal(connection, ref, fence)
             return await _read_turn(connection, ref, request.turn)
 
-    async def begin_anew(self, request: GenerateRequest, fence: int) -> StoredTurn:
+    async def begin_anew(self, request: TurnRequest, fence: int) -> StoredTurn:
         """Take back what is stored of an unfinished turn. Raises `StaleAttempt`."""
         return await patiently(
             lambda repeated: self._begin_anew(request, fence), f"a new beginning of {_name(request.trajectory)}"
         )
 
-    async def _begin_anew(self, request: GenerateRequest, fence: int) -> StoredTurn:
+    async def _begin_anew(self, request: TurnRequest, fence: int) -> StoredTurn:
         ref = request.trajectory
         async with self._store.begin() as connection:
             of_turn = (*_is(Turn, ref), Turn.turn == request.turn)
@@ -106,7 +106,7 @@ class TurnStore:
             await connection.execute(update(Turn).where(*of_turn).values(tokens=0))
             return await _read_turn(connection, ref, request.turn)
 
-    async def refusal(self, request: GenerateRequest, fence: int) -> StaleAttempt:
+    async def refusal(self, request: TurnRequest, fence: int) -> StaleAttempt:
         """The error of an attempt whose rows the store refused; counted."""
         async with self._store.begin() as connection:
             return await self._refusal(connection, request.trajectory, fence)

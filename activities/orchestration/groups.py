@@ -70,6 +70,7 @@ class GroupActivities:
 
     async def _start(self, template: StartGroup, group: GroupId) -> None:
         start = template.model_copy(update={"group_id": group})
+        rollout = start.rollout
         try:
             await self._client.start_workflow(
                 "RolloutGroup",
@@ -83,7 +84,7 @@ class GroupActivities:
                 search_attributes=_attributes(start),
                 # This process also hosts the workflows: it begins with the group without a way through the queue.
                 request_eager_start=True,
-                static_summary=f"{start.needed} of {start.offered} trajectories, tag v{start.version_tag}",
+                static_summary=f"{rollout.needed} of {rollout.offered} trajectories, tag v{start.version_tag}",
             )
         except WorkflowAlreadyStartedError:
             activity.logger.info("group %s was started before", group)

@@ -12,7 +12,7 @@ from .base import Message
 
 
 class SegmentEnd(StrEnum):
-    """Why the engine stopped producing tokens."""
+    """Why the engine stopped producing tokens of a turn."""
 
     STOP = "stop"
     """A stop token was sampled: the turn is complete."""
@@ -87,7 +87,7 @@ class DispatchPlan(Message):
     reason: str = ""
 
 
-class GenerateRequest(Message):
+class TurnRequest(Message):
     """Continue one turn of one trajectory on the instance whose queue this is. The prompt, and tokens that earlier
     calls produced, are in the store."""
 
@@ -102,15 +102,84 @@ class GenerateRequest(Message):
     are the price of `partial_rollout.enable=false`."""
 
 
-class GenerateResult(Message):
-    end: SegmentEnd
-    tokens: int
+class CalledTurn(Message):
+    """What distinguishes one turn of a generate call from the others."""
+
+    index: int
+    turn: int = 0
+    call: int = 0
+    """As in `TurnRequest`."""
+    seed: int | None = None
+
+
+class GenerateRequest(Message):
+    """Produce turns of one group, side by side, on the instance whose queue this is. A turn that runs there already,
+    because an earlier call returned before it had ended, is attached to."""
+
+    run_id: RunId
+    group_id: GroupId
+    turns: tuple[CalledTurn, ...]
+    version_tag: int
+    sampling: Sampling
+    """Of all turns; each has its own seed."""
+    enough: int
+    """When so many have ended, the others leave the engine with what they have stored, and the call returns."""
+    one_by_one: bool = False
+    """An end is worth returning for: the others go on in the engine."""
+    one_version: bool = False
+    """As in `TurnRequest`."""
+
+    @property
+    def each(self) -> tuple[TurnRequest, ...]:
+        return tuple(
+            TurnRequest(
+                trajectory=TrajectoryRef(run_id=self.run_id, group_id=self.group_id, index=called.index),
+                turn=called.turn,
+                call=called.call,
+                version_tag=self.version_tag,
+                sampling=self.sampling.model_copy(update={"seed": called.seed}),
+                one_version=self.one_version,
+            )
+            for called in self.turns
+        )
+
+
+class TurnFailure(Message):
+    """An error of one turn, which is none of the others in its call."""
+
+    type: str
+    """Name of the error's class."""
+    message: str
+    retryable: bool
+
+
+class TurnResult(Message):
+    """One turn when its call returned."""
+
+    index: int
+    end: SegmentEnd | None = None
+    """Null while it goes on in the engine, and when it failed."""
+    failure: TurnFailure | None = None
+    tokens: int = 0
     """Tokens of the turn so far, earlier calls included."""
-    new_tokens: int
-    """Tokens this call added."""
-    versions: tuple[int, ...]
+    new_tokens: int = 0
+    """Tokens that were added since the engine took it up; counted when the engine has ended it."""
+    versions: tuple[int, ...] = ()
     """Versions that produced the new tokens, oldest first; empty when none was produced."""
+
+    @property
+    def complete(self) -> bool:
+        return self.end in (SegmentEnd.STOP, SegmentEnd.LENGTH)
+
+    @property
+    def running(self) -> bool:
+        return self.end is None and self.failure is None
+
+
+class GenerateResult(Message):
     instance: InstanceId
+    turns: tuple[TurnResult, ...]
+    """In the order in which they were asked for."""
 
 
 class EngineSpec(Message):
@@ -208,7 +277,7 @@ class InstanceReport(Message):
     """-1: no weights that any request may be served with."""
     running: int = 0
     waiting: int = 0
-    received: int = Field(default=0, description="generate calls this host process has accepted in its life")
+    received: int = Field(default=0, description="turns this host process has taken up in its life")
     kv_cache_usage: float = 0.0
     max_num_seqs: int = 0
     pid: int = 0

@@ -2,8 +2,9 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
+from ..config import RewardScope, RunConfig
 from ..config.psrl import RoutingMethod
 from ..ids import GroupId, InstanceId, RunId
 from .base import Message
@@ -96,6 +97,64 @@ class TellRun(Message):
     report: GroupReport
 
 
+class RolloutSettings(Message):
+    """How groups are played: the same for every group of a run, and for every prompt of its validation rounds."""
+
+    sampling: Sampling
+    seed: int
+    """Of the run; every trajectory samples with a seed of its own that is derived from it."""
+    needed: int
+    """N: trajectories that complete a group."""
+    offered: int
+    """N': trajectories started."""
+    timeout_s: float
+    """Deadline of one group."""
+    reward_timeout_s: float
+    coalesce_rewards: bool
+    """One call scores what completes the group; else each trajectory is scored when it has finished."""
+    routing: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE
+    one_version: bool = False
+    """As in `TurnRequest`."""
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Self:
+        """For training groups."""
+        psrl, rollout = config.psrl, config.rollout
+        return cls(
+            sampling=Sampling(
+                temperature=rollout.temperature,
+                top_p=rollout.top_p,
+                top_k=rollout.top_k,
+                max_tokens=config.data.max_response_length,
+            ),
+            needed=psrl.rollout_n,
+            offered=psrl.offered_trajectories,
+            coalesce_rewards=config.reward.coalesce or config.reward.scope is RewardScope.GROUP,
+            one_version=not psrl.rollout_coordination.partial_rollout.enable,
+            **cls._shared(config),
+        )
+
+    @classmethod
+    def of_validation(cls, config: RunConfig) -> Self:
+        val = config.rollout.val
+        return cls(
+            sampling=Sampling(temperature=val.temperature, max_tokens=config.data.max_response_length),
+            needed=val.n,
+            offered=val.n,
+            coalesce_rewards=True,
+            **cls._shared(config),
+        )
+
+    @staticmethod
+    def _shared(config: RunConfig) -> dict[str, Any]:
+        return {
+            "seed": config.trainer.seed,
+            "timeout_s": config.psrl.group_timeout_s,
+            "reward_timeout_s": config.scoring_timeout_s,
+            "routing": config.psrl.rollout_coordination.routing_strategy.method,
+        }
+
+
 class StartGroup(Message):
     """Input of `RolloutGroup`."""
 
@@ -103,19 +162,7 @@ class StartGroup(Message):
     group_id: GroupId
     run_workflow_id: str
     version_tag: int
-    needed: int
-    """N: trajectories that complete the group."""
-    offered: int
-    """N': trajectories started."""
-    sampling: Sampling
-    seed: int
-    timeout_s: float
-    reward_timeout_s: float
-    reward_per_group: bool
-    coalesce_rewards: bool
-    routing: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE
-    one_version: bool = False
-    """As in `GenerateRequest`."""
+    rollout: RolloutSettings
 
 
 class StartGroups(Message):
@@ -268,15 +315,9 @@ class StartEvaluation(Message):
     run_id: RunId
     run_workflow_id: str
     version: int
-    samples: int
-    sampling: Sampling
-    seed: int
     concurrency: int
     """Prompts answered at the same time: a round does not crowd out training."""
-    timeout_s: float
-    """Deadline of one prompt."""
-    reward_timeout_s: float
-    routing: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE
+    rollout: RolloutSettings
 
 
 class RunStatus(Message):

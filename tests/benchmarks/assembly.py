@@ -29,7 +29,7 @@ from psrl.schemas.config import PsMode, RunConfig
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId, RunId, Version, instance_workflow
 from psrl.schemas.messages.data import AdmitRequest, DrawRequest
 from psrl.schemas.messages.rollout import EngineSpec, InstanceState, Sampling
-from psrl.schemas.messages.run import GroupOutcome, GroupReport, StartGroup, StartInstance
+from psrl.schemas.messages.run import GroupOutcome, GroupReport, RolloutSettings, StartGroup, StartInstance
 from psrl.schemas.stack import STACK_FILE, Stack
 from psrl.schemas.weights import WeightProbe
 from psrl.workers.coordinator.client import CoordinatorClient
@@ -151,7 +151,7 @@ class Assembly:
         return sum(report.state is InstanceState.SERVING and report.version >= version for report in reports)
 
     def sampling(self) -> Sampling:
-        return Sampling(temperature=self.config.rollout.temperature, max_tokens=self.shape.new_tokens)
+        return RolloutSettings.of(self.config).sampling
 
     def _template(self) -> StartGroup:
         return StartGroup(
@@ -159,14 +159,7 @@ class Assembly:
             group_id=GroupId(""),
             run_workflow_id=self.run.id,
             version_tag=0,
-            needed=self.shape.trajectories,
-            offered=self.shape.trajectories,
-            sampling=self.sampling(),
-            seed=0,
-            timeout_s=600,
-            reward_timeout_s=60,
-            reward_per_group=False,
-            coalesce_rewards=self.config.reward.coalesce,
+            rollout=RolloutSettings.of(self.config),
         )
 
 

@@ -24,10 +24,10 @@ from psrl.activities.store.engine import async_engine
 from psrl.schemas.config import ModelSection, RolloutDtype, RolloutSection
 from psrl.schemas.errors import EngineUnavailable, InvariantViolated, WeightsRefused
 from psrl.schemas.ids import GroupId, RunId, Version
-from psrl.schemas.messages.rollout import EngineSpec, GenerateRequest, GenerateResult, InstanceState, SegmentEnd
+from psrl.schemas.messages.rollout import EngineSpec, InstanceState, SegmentEnd, TurnRequest, TurnResult
 from psrl.schemas.weights import WeightManifest, WeightProbe
 from psrl.workers.rollout.engine import DEFAULT_ENGINE, load_engine
-from psrl.workers.rollout.generate import Generator
+from psrl.workers.rollout.generate import Generator, InEngine
 from psrl.workers.rollout.host import Host
 from tests.support.postgres import PostgresServer
 from tests.support.rollout import INSTANCE, RUN, Stored, add_group, call, stored_segments, until
@@ -72,11 +72,11 @@ class Rig:
         await add_group(self.store, 1, prompt, group)
         return group
 
-    async def generate(self, group: GroupId, number: int = 0, max_tokens: int = 40, **sampling: Any) -> GenerateResult:
-        return await self.generator.generate(request(group, number, max_tokens, **sampling), 1, lambda stored: None)
+    async def generate(self, group: GroupId, number: int = 0, max_tokens: int = 40, **sampling: Any) -> TurnResult:
+        return await self.generator.generate(request(group, number, max_tokens, **sampling), 1, InEngine())
 
 
-def request(group: GroupId, number: int, max_tokens: int, **sampling: Any) -> GenerateRequest:
+def request(group: GroupId, number: int, max_tokens: int, **sampling: Any) -> TurnRequest:
     made = call(0, number, max_tokens, **sampling)
     return made.model_copy(update={"trajectory": made.trajectory.model_copy(update={"group_id": group})})
 
@@ -189,7 +189,7 @@ async def test_logprobs_of_sampled_tokens_equal_those_of_transformers(rig: Rig, 
     group = await rig.new_group()
     made = request(group, 0, 40, seed=3)
     made = made.model_copy(update={"sampling": made.sampling.model_copy(update={"temperature": temperature})})
-    result = await rig.generator.generate(made, 1, lambda stored: None)
+    result = await rig.generator.generate(made, 1, InEngine())
     segments = await check(rig, group, temperature=temperature)
     assert sum(len(segment.ids) for segment in segments) == result.tokens
     assert rig.spans == [["0"]]

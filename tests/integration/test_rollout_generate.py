@@ -19,9 +19,11 @@ from temporalio.testing import ActivityEnvironment
 
 from psrl.schemas.errors import EngineUnavailable, InvariantViolated, StaleAttempt
 from psrl.schemas.ids import GroupId
-from psrl.schemas.messages.rollout import GenerateRequest, GenerateResult, InstanceCommand, SegmentEnd, TrajectoryRef
+from psrl.schemas.messages.rollout import InstanceCommand, SegmentEnd, TrajectoryRef, TurnRequest, TurnResult
+from psrl.workers.rollout import calls as calls_module
 from psrl.workers.rollout import generate as generate_module
 from psrl.workers.rollout.activities import RolloutActivities
+from psrl.workers.rollout.generate import InEngine
 from tests.support.rollout import (
     INSTANCE,
     PROMPT,
@@ -30,6 +32,7 @@ from tests.support.rollout import (
     Bench,
     add_group,
     call,
+    group_call,
     ids_of,
     make_bench,
     refused_results,
@@ -59,13 +62,13 @@ async def bench(store: AsyncEngine, script: Script) -> AsyncIterator[Bench]:
     await bench.host.shutdown()
 
 
-async def run(bench: Bench, request: GenerateRequest, attempt: int = 1) -> GenerateResult:
-    return await bench.generator.generate(request, attempt, lambda stored: None)
+async def run(bench: Bench, request: TurnRequest, attempt: int = 1) -> TurnResult:
+    return await bench.generator.generate(request, attempt, InEngine())
 
 
 async def test_a_finished_turn_is_stored_with_ids_logprobs_and_version(bench: Bench, store: AsyncEngine) -> None:
     result = await run(bench, call())
-    assert result == GenerateResult(end=SegmentEnd.LENGTH, tokens=10, new_tokens=10, versions=(1,), instance=INSTANCE)
+    assert result == TurnResult(index=0, end=SegmentEnd.LENGTH, tokens=10, new_tokens=10, versions=(1,))
     segments = await stored_segments(store)
     assert [len(segment.ids) for segment in segments] == [4, 4, 2]
     assert ids_of(segments) == TOKENS
@@ -308,12 +311,12 @@ async def test_many_calls_are_stored_in_few_transactions_and_refusals_harm_no_ot
     requests = [call(), *(_of(call(index), other) for index in range(64))]
     results = await asyncio.gather(*(run(bench, request) for request in requests), return_exceptions=True)
     assert [type(result) for result in results[:1]] == [StaleAttempt]
-    assert all(isinstance(result, GenerateResult) and result.tokens == 10 for result in results[1:])
+    assert all(isinstance(result, TurnResult) and result.tokens == 10 for result in results[1:])
     for index in (0, 63):
         assert ids_of(await stored_segments(store, index, other)) == TOKENS
 
 
-def _of(request: GenerateRequest, group: GroupId) -> GenerateRequest:
+def _of(request: TurnRequest, group: GroupId) -> TurnRequest:
     return request.model_copy(update={"trajectory": request.trajectory.model_copy(update={"group_id": group})})
 
 
@@ -421,29 +424,38 @@ async def test_a_row_whose_commit_was_not_acknowledged_is_not_stored_twice(bench
 
 
 def activities(bench: Bench) -> RolloutActivities:
-    return RolloutActivities(bench.host, bench.generator, asyncio.Event())
+    return RolloutActivities(bench.host, bench.calls, asyncio.Event())
 
 
-async def test_the_activity_gives_a_stale_attempt_as_a_fatal_failure(bench: Bench) -> None:
+async def test_the_activity_gives_a_stale_attempt_as_a_fatal_failure_of_its_turn(bench: Bench) -> None:
     await run(bench, call(number=1))
     environment = ActivityEnvironment()
-    with pytest.raises(ApplicationError) as caught:
-        await environment.run(activities(bench).generate, call(number=0, index=0))
-    assert (caught.value.type, caught.value.non_retryable) == ("StaleAttempt", True)
+    result = await environment.run(activities(bench).generate, group_call(call(0), call(1)))
+    stale, sibling = result.turns
+    assert stale.failure is not None
+    assert (stale.failure.type, stale.failure.retryable) == ("StaleAttempt", False)
+    assert (sibling.end, sibling.failure) == (SegmentEnd.LENGTH, None)
 
 
-async def test_cancelling_the_activity_reaches_the_engine(bench: Bench, script: Script, store: AsyncEngine) -> None:
+async def test_cancelling_the_activity_reaches_the_engine_and_nothing_sampled_is_lost(
+    bench: Bench, script: Script, store: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls_module, "CANCELLED_S", 0.01)
     script.manual = True
     environment = ActivityEnvironment()
-    task = asyncio.create_task(environment.run(activities(bench).generate, call()))
+    task = asyncio.create_task(environment.run(activities(bench).generate, group_call(call())))
     await bench.engine.until_running(1)
     await bench.engine.allow(5)
     await until(lambda: _count(bench, 5))
     environment.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert bench.engine.running == set()
-    assert sum(len(segment.ids) for segment in await stored_segments(store)) == 4
+    await bench.engine.until_running(0)
+
+    async def all_stored() -> bool:
+        return sum(len(segment.ids) for segment in await stored_segments(store)) == 5
+
+    await until(all_stored)
     assert bench.host.report().waiting == 0
 
 

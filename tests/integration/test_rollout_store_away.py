@@ -13,6 +13,7 @@ from psrl.activities.generation import patience
 from psrl.schemas.errors import Unreachable
 from psrl.schemas.messages.rollout import SegmentEnd
 from psrl.schemas.stack import Stack
+from psrl.workers.rollout.generate import InEngine
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.rollout import (
     PROMPT,
@@ -92,8 +93,8 @@ async def test_a_call_that_begins_during_the_outage_waits_for_its_prompt(
     bench: Bench, store: AsyncEngine, postgres_server: PostgresServer
 ) -> None:
     await asyncio.to_thread(postgres_server.stop)
-    first = asyncio.create_task(bench.generator.generate(call(), 1, lambda stored: None))
-    later = asyncio.create_task(bench.generator.generate(call(index=1, number=1), 1, lambda stored: None))
+    first = asyncio.create_task(bench.generator.generate(call(), 1, InEngine()))
+    later = asyncio.create_task(bench.generator.generate(call(index=1, number=1), 1, InEngine()))
     await asyncio.sleep(1)
     postgres_server.start()
     await bench.engine.allow(20)
@@ -103,7 +104,7 @@ async def test_a_call_that_begins_during_the_outage_waits_for_its_prompt(
 async def test_an_outage_without_end_is_an_error_that_says_so(
     bench: Bench, store: AsyncEngine, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = asyncio.create_task(bench.generator.generate(call(), 1, lambda stored: None))
+    running = asyncio.create_task(bench.generator.generate(call(), 1, InEngine()))
     await bench.engine.until_running(1)
     monkeypatch.setattr(patience, "PATIENCE_S", 1.0)
     await asyncio.to_thread(postgres_server.stop)
@@ -128,7 +129,7 @@ async def test_a_store_that_hangs_is_asked_again_and_nothing_is_stored_twice(
         return await store_all(rows, repeated)  # type: ignore[arg-type]
 
     bench.generator._writer._store_all = counting  # type: ignore[assignment, method-assign]
-    running = asyncio.create_task(bench.generator.generate(call(), 1, lambda stored: None))
+    running = asyncio.create_task(bench.generator.generate(call(), 1, InEngine()))
     await bench.engine.until_running(1)
     async with store.connect() as connection:
         await connection.execute(text("LOCK TABLE trajectories"))

@@ -16,9 +16,10 @@ from psrl.activities.weights.transport import Lease
 from psrl.schemas.config import ModelSection, RolloutDtype, RolloutSection
 from psrl.schemas.errors import WeightsRefused
 from psrl.schemas.ids import GroupId, InstanceId, RunId, Version
-from psrl.schemas.messages.rollout import EngineSpec, GenerateRequest, Sampling, TrajectoryRef
+from psrl.schemas.messages.rollout import CalledTurn, EngineSpec, GenerateRequest, Sampling, TrajectoryRef, TurnRequest
 from psrl.schemas.tables import Group, Run, Segment, Trajectory, Turn
 from psrl.schemas.weights import WeightManifest
+from psrl.workers.rollout.calls import Calls
 from psrl.workers.rollout.generate import Generator
 from psrl.workers.rollout.host import Host
 from tests.support.scripted_engine import Script, ScriptedEngine, scripted_probe
@@ -68,6 +69,7 @@ class Bench:
 
     host: Host
     generator: Generator
+    calls: Calls
     weights: ScriptedWeights
     engines: list[ScriptedEngine] = field(default_factory=list)
 
@@ -98,15 +100,34 @@ def make_host(script: Script) -> tuple[Host, ScriptedWeights, list[ScriptedEngin
 
 def make_bench(store: AsyncEngine, script: Script) -> Bench:
     host, weights, engines = make_host(script)
-    return Bench(host, Generator(host, TurnStore(store), SegmentWriter(store)), weights, engines)
+    generator = Generator(host, TurnStore(store), SegmentWriter(store))
+    return Bench(host, generator, Calls(INSTANCE, generator), weights, engines)
 
 
-def call(index: int = 0, number: int = 0, max_tokens: int = 10, tag: int = 0, **sampling: Any) -> GenerateRequest:
-    return GenerateRequest(
+def call(index: int = 0, number: int = 0, max_tokens: int = 10, tag: int = 0, **sampling: Any) -> TurnRequest:
+    return TurnRequest(
         trajectory=TrajectoryRef(run_id=RUN, group_id=GROUP, index=index),
         call=number,
         version_tag=tag,
         sampling=Sampling(temperature=1.0, max_tokens=max_tokens, **sampling),
+    )
+
+
+def group_call(*turns: TurnRequest, enough: int | None = None, one_by_one: bool = False) -> GenerateRequest:
+    """One generate call of turns that differ in nothing but index and number."""
+    first = turns[0]
+    return GenerateRequest(
+        run_id=first.trajectory.run_id,
+        group_id=first.trajectory.group_id,
+        turns=tuple(
+            CalledTurn(index=turn.trajectory.index, turn=turn.turn, call=turn.call, seed=turn.sampling.seed)
+            for turn in turns
+        ),
+        version_tag=first.version_tag,
+        sampling=first.sampling,
+        enough=len(turns) if enough is None else enough,
+        one_by_one=one_by_one,
+        one_version=first.one_version,
     )
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio import workflow
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import RetryPolicy
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
@@ -28,7 +29,7 @@ from psrl.activities.weights.transports import open_transport
 from psrl.activities.weights.versions import publish_version
 from psrl.schemas.config import PsMode
 from psrl.schemas.ids import InstanceId, Version, rollout_queue
-from psrl.schemas.messages.rollout import EngineSpec, GenerateRequest, GenerateResult, InstanceReport
+from psrl.schemas.messages.rollout import EngineSpec, GenerateRequest, InstanceReport, TurnRequest, TurnResult
 from psrl.schemas.messages.run import InstanceChanged, StartInstance
 from psrl.schemas.stack import HOME_VARIABLE, STACK_FILE, Stack
 from psrl.schemas.weights import WeightProbe
@@ -37,7 +38,7 @@ from psrl.workers.coordinator.server import start_server
 from psrl.workflows.calls.settings import HEARTBEAT
 from psrl.workflows.rollout.instance import RolloutInstance
 from tests.support.child import spawn, stop
-from tests.support.rollout import RUN
+from tests.support.rollout import RUN, group_call
 from tests.support.signal_sink import SignalSink
 
 REPOSITORY = Path(__file__).parents[2]
@@ -46,9 +47,11 @@ SCRIPTED = "tests.support.scripted_engine:ScriptedEngine"
 
 @workflow.defn
 class GenerateOnce:
+    """One turn in a call of its own: its failure is the workflow's."""
+
     @workflow.run
-    async def run(self, instance: InstanceId, request: GenerateRequest, heartbeat_s: float) -> GenerateResult:
-        return await workflow.execute_activity(
+    async def run(self, instance: InstanceId, request: GenerateRequest, heartbeat_s: float) -> TurnResult:
+        result = await workflow.execute_activity(
             signatures.generate,
             request,
             task_queue=rollout_queue(instance),
@@ -56,6 +59,10 @@ class GenerateOnce:
             heartbeat_timeout=timedelta(seconds=heartbeat_s),
             retry_policy=RetryPolicy(maximum_attempts=1),
         )
+        (turn,) = result.turns
+        if turn.failure is not None:
+            raise ApplicationError(turn.failure.message, type=turn.failure.type)
+        return turn
 
 
 @dataclass
@@ -107,11 +114,11 @@ class Site:
                 await handle.terminate()
 
     async def generate(
-        self, instance: InstanceId, request: GenerateRequest, heartbeat_s: float = HEARTBEAT.total_seconds()
-    ) -> WorkflowHandle[Any, GenerateResult]:
+        self, instance: InstanceId, turn: TurnRequest, heartbeat_s: float = HEARTBEAT.total_seconds()
+    ) -> WorkflowHandle[Any, TurnResult]:
         return await self.client.start_workflow(
             GenerateOnce.run,
-            args=[instance, request, heartbeat_s],
+            args=[instance, group_call(turn), heartbeat_s],
             id=f"{self.tag}/{uuid.uuid4().hex}",
             task_queue=self.queue,
         )

@@ -6,7 +6,6 @@ batch), so that a workflow that breaks them fails its test.
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -68,6 +67,8 @@ from psrl.schemas.messages.rollout import (
     RouteRequest,
     RouteResult,
     SegmentEnd,
+    TurnRequest,
+    TurnResult,
 )
 from psrl.schemas.messages.run import EvaluationReport, RunStatus, StepReport
 from psrl.schemas.messages.training import (
@@ -82,6 +83,8 @@ from psrl.schemas.messages.training import (
     StepRequest,
     UpdateStats,
 )
+from psrl.workers.rollout.calls import Calls
+from psrl.workers.rollout.generate import InEngine
 from psrl.workflows.rollout.evaluation import Evaluation
 from psrl.workflows.rollout.group import RolloutGroup
 from psrl.workflows.rollout.instance import RolloutInstance
@@ -89,8 +92,6 @@ from psrl.workflows.run.training_run import TrainingRun
 from psrl.workflows.training.step import TrainStep
 
 WORKFLOWS = [TrainingRun, RolloutGroup, TrainStep, RolloutInstance, Evaluation]
-
-Generate = Callable[[GenerateRequest, InstanceId], Awaitable[GenerateResult]]
 
 
 def minimal_config(**psrl: object) -> dict[str, object]:
@@ -120,7 +121,7 @@ class ScriptedParts:
         self.published: set[int] = set()
         self.tags: dict[GroupId, int] = {}
         self.places: dict[GroupId, int] = {}
-        self.generated: list[GenerateRequest] = []
+        self.generated: list[TurnRequest] = []
         self.scored: dict[tuple[GroupId, int], float] = {}
         self.batches: dict[int, BatchRequest] = {}
         self.trained: dict[GroupId, int] = {}
@@ -131,11 +132,11 @@ class ScriptedParts:
         self.evaluations: list[EvaluationReport] = []
         self.engine_died = {instance: asyncio.Event() for instance in self.instances}
         self.gave_tokens = {instance: asyncio.Event() for instance in self.instances}
-        self.generate_calls: dict[tuple[GroupId, int], int] = defaultdict(int)
+        self.generate_calls: list[GenerateRequest] = []
 
     # --- behaviour a test may replace --------------------------------------------------------------------------------
 
-    async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
+    async def on_generate(self, request: TurnRequest, instance: InstanceId) -> TurnResult:
         return self.finished(request, instance)
 
     async def on_score(self, group: GroupId, index: int) -> Score:
@@ -169,14 +170,21 @@ class ScriptedParts:
         """Called when an engine is held; returns when the lease is over."""
         await asyncio.Event().wait()
 
-    def finished(self, request: GenerateRequest, instance: InstanceId, tokens: int = 3) -> GenerateResult:
-        return GenerateResult(
+    def times_generated(self, group: GroupId, index: int) -> int:
+        refs = [request.trajectory for request in self.generated]
+        return sum((ref.group_id, ref.index) == (group, index) for ref in refs)
+
+    def finished(self, request: TurnRequest, instance: InstanceId, tokens: int = 3) -> TurnResult:
+        return TurnResult(
+            index=request.trajectory.index,
             end=SegmentEnd.STOP,
             tokens=tokens,
             new_tokens=tokens,
             versions=(max(self.versions.get(instance, 0), 0),),
-            instance=instance,
         )
+
+    def interrupted(self, request: TurnRequest, tokens: int = 0) -> TurnResult:
+        return TurnResult(index=request.trajectory.index, end=SegmentEnd.INTERRUPTED, tokens=tokens)
 
     # --- data and rewards --------------------------------------------------------------------------------------------
 
@@ -378,7 +386,10 @@ class ScriptedParts:
         trainer = [self.open_trainer, self.compute_log_probs, self.compute_advantages, self.update]
         trainer += [self.publish, self.checkpoint, self.close_trainer]
         cpu = [self.admit_run, self.restore_run, self.draw_groups, self.draw_validation, self.score]
+        hosts = {name: ScriptedHost(self, name) for name in self.instances}
         async with AsyncExitStack() as entered:
+            for host in hosts.values():
+                entered.push_async_callback(host.close)
             workers = [
                 Worker(
                     client,
@@ -390,8 +401,8 @@ class ScriptedParts:
                 Worker(client, task_queue=TRAINER_QUEUE, activities=trainer),
                 Worker(client, task_queue=CPU_QUEUE, activities=cpu),
                 *(
-                    Worker(client, task_queue=rollout_queue(name), activities=ScriptedHost(self, name).activities())
-                    for name in self.instances
+                    Worker(client, task_queue=rollout_queue(name), activities=host.activities())
+                    for name, host in hosts.items()
                 ),
             ]
             for worker in workers:
@@ -401,11 +412,30 @@ class ScriptedParts:
             yield
 
 
+class ScriptedGenerator:
+    """The turns of one rollout instance."""
+
+    def __init__(self, parts: ScriptedParts, name: InstanceId) -> None:
+        self._parts, self._name = parts, name
+
+    async def generate(self, request: TurnRequest, attempt: int, inside: InEngine) -> TurnResult:
+        version = self._parts.versions[self._name]
+        assert version >= request.version_tag, "a trajectory was sent to weights older than its tag"
+        self._parts.generated.append(request)
+        result = await self._parts.on_generate(request, self._name)
+        self._parts.gave_tokens[self._name].set()
+        return result
+
+
 class ScriptedHost:
     """The activities of one rollout instance."""
 
     def __init__(self, parts: ScriptedParts, name: InstanceId) -> None:
         self._parts, self._name = parts, name
+        self._calls = Calls(name, ScriptedGenerator(parts, name))
+
+    async def close(self) -> None:
+        await self._calls.close()
 
     def activities(self) -> list[Callable[..., Awaitable[object]]]:
         return [
@@ -448,13 +478,9 @@ class ScriptedHost:
 
     @activity.defn(name="generate")
     async def generate(self, request: GenerateRequest) -> GenerateResult:
-        version = self._parts.versions[self._name]
-        assert version >= request.version_tag, "a trajectory was sent to weights older than its tag"
-        self._parts.generated.append(request)
-        self._parts.generate_calls[request.trajectory.group_id, request.trajectory.index] += 1
-        result = await self._parts.on_generate(request, self._name)
-        self._parts.gave_tokens[self._name].set()
-        return result
+        """The real call over scripted turns."""
+        self._parts.generate_calls.append(request)
+        return await self._calls.open(request, activity.info().attempt).result()
 
     @activity.defn(name="pause")
     async def pause(self, request: PauseRequest) -> None:

@@ -38,6 +38,7 @@ from psrl.workers.coordinator.server import start_server
 from psrl.workers.cpu import cpu_worker
 from psrl.workers.orchestrator import CACHED_WORKFLOWS, orchestrator
 from psrl.workers.rollout.activities import RolloutActivities
+from psrl.workers.rollout.calls import Calls
 from psrl.workers.rollout.generate import Generator
 from psrl.workers.rollout.host import Host
 from psrl.workers.rollout.reporter import keep_reporting
@@ -74,8 +75,8 @@ class InProcessHost:
 class HeldActivities(RolloutActivities):
     """The host's activities, with a pause that the test may hold."""
 
-    def __init__(self, place: InProcessHost, host: Host, generator: Generator, stopping: asyncio.Event) -> None:
-        super().__init__(host, generator, stopping)
+    def __init__(self, place: InProcessHost, host: Host, calls: Calls, stopping: asyncio.Event) -> None:
+        super().__init__(host, calls, stopping)
         self._place = place
 
     @activity.defn(name="pause")
@@ -230,11 +231,13 @@ async def _start_host(entered: AsyncExitStack, small: SmallStack, place: InProce
     client, stack, store, coordinator = small.client, small.stack, small.store, small.coordinator
     host = Host(place.instance, place.make_engine, PublishedWeights(store, every_transport(stack.weights_dir)))
     writer, stopping = SegmentWriter(store), asyncio.Event()
-    activities = HeldActivities(place, host, Generator(host, TurnStore(store), writer), stopping)
+    calls = Calls(place.instance, Generator(host, TurnStore(store), writer))
+    activities = HeldActivities(place, host, calls, stopping)
     reports = asyncio.create_task(keep_reporting(host, coordinator))
     entered.callback(reports.cancel)
     entered.push_async_callback(host.shutdown)
     entered.push_async_callback(writer.close)
+    entered.push_async_callback(calls.close)
     worker = Worker(
         client, task_queue=rollout_queue(place.instance), activities=activities.all, max_concurrent_activities=256
     )

@@ -29,7 +29,7 @@ from psrl.schemas.ids import (
 )
 from psrl.schemas.messages.data import Admission, AdmitRequest
 from psrl.schemas.messages.rewards import Score
-from psrl.schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, GenerateRequest, GenerateResult, Sampling
+from psrl.schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, TurnRequest, TurnResult
 from psrl.schemas.messages.run import GroupOutcome, GroupReport, RunPhase, StartEvaluation, StartRun
 from psrl.workflows.calls import settings
 from psrl.workflows.rollout.evaluation import Evaluation
@@ -79,7 +79,7 @@ class Nightly(ScriptedParts):
         self.night = True
         self.reached = defaultdict[GroupId, asyncio.Event](asyncio.Event)
 
-    async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
+    async def on_generate(self, request: TurnRequest, instance: InstanceId) -> TurnResult:
         group = request.trajectory.group_id
         if self.night and group in (GENERATING, VALIDATION):
             await self._die(group)
@@ -115,9 +115,7 @@ async def test_groups_go_on_after_an_absence_longer_than_their_deadline(
     client, parts = await own_server.connect(), Nightly()
     async with AsyncExitStack() as day, workers(client, parts, ORCHESTRATOR_QUEUE):
         await day.enter_async_context(orchestrator(client, parts))
-        groups = [
-            await begin(client, start(run_id, group_id=group, timeout_s=LIMIT_S)) for group in (GENERATING, SCORING)
-        ]
+        groups = [await begin(client, start(run_id, group, timeout_s=LIMIT_S)) for group in (GENERATING, SCORING)]
         await asyncio.gather(parts.reached[GENERATING].wait(), parts.reached[SCORING].wait())
         if away != "server":
             await day.aclose()
@@ -180,12 +178,8 @@ async def test_a_validation_round_goes_on_after_an_absence(client: Client, run_i
         run_id=RunId(run_id),
         run_workflow_id="nobody",
         version=0,
-        samples=2,
-        sampling=Sampling(temperature=1, max_tokens=8),
-        seed=1,
         concurrency=1,
-        timeout_s=LIMIT_S,
-        reward_timeout_s=60,
+        rollout=start(run_id, timeout_s=LIMIT_S).rollout,
     )
     async with workers(client, parts, ORCHESTRATOR_QUEUE):
         async with orchestrator(client, parts):

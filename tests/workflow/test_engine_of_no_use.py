@@ -6,7 +6,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, InstanceId
-from psrl.schemas.messages.rollout import GenerateRequest, GenerateResult
+from psrl.schemas.messages.rollout import TurnRequest, TurnResult
 from psrl.schemas.messages.run import StartRun
 from psrl.workflows.run.training_run import TrainingRun
 from tests.support.scripted_parts import ScriptedParts, minimal_config
@@ -19,7 +19,7 @@ class Deadly(ScriptedParts):
 
     deaths = 0
 
-    async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
+    async def on_generate(self, request: TurnRequest, instance: InstanceId) -> TurnResult:
         if not self.engine_died[instance].is_set():
             self.deaths += 1
             self.engine_died[instance].set()

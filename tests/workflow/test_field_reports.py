@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 from psrl.schemas.ids import CPU_QUEUE, ORCHESTRATOR_QUEUE, TRAINER_QUEUE, GroupId, InstanceId, RunId, rollout_queue
 from psrl.schemas.messages.data import AdmitRequest, Restored, RestoreRequest
 from psrl.schemas.messages.rewards import Score, ScoreOutcome
-from psrl.schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, GenerateRequest, GenerateResult
+from psrl.schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, TurnRequest, TurnResult
 from psrl.schemas.messages.run import GroupOutcome, GroupReport, RunPhase, RunResult, RunStatus, StartRun, StopRun
 from psrl.schemas.messages.training import StepRequest
 from psrl.workflows.run.training_run import TrainingRun
@@ -96,7 +96,7 @@ async def test_a_trajectory_that_hangs_and_a_report_that_is_junk_cost_nobody_any
     hung = asyncio.Event()
 
     class OneHangs(ScriptedParts):
-        async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
+        async def on_generate(self, request: TurnRequest, instance: InstanceId) -> TurnResult:
             if request.trajectory.group_id == "000004" and request.call == 0:
                 hung.set()
                 await asyncio.Event().wait()  # and no heartbeat: the lease of 10 s expires
@@ -121,7 +121,7 @@ async def test_workers_that_die_silently_are_replaced_and_the_batch_completes(cl
     """6, SkyRL#1173: 128 trajectories needed, 3 workers raise."""
 
     class ThreeDie(ScriptedParts):
-        async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
+        async def on_generate(self, request: TurnRequest, instance: InstanceId) -> TurnResult:
             if instance != "rollout-0" and not self.engine_died[instance].is_set() and instance not in died:
                 died.add(instance)
                 self.engine_died[instance].set()
@@ -192,7 +192,7 @@ async def test_a_rollout_that_takes_much_longer_stays_within_the_bound_or_is_wai
     release = asyncio.Event()
 
     class OneIsSlow(ScriptedParts):
-        async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
+        async def on_generate(self, request: TurnRequest, instance: InstanceId) -> TurnResult:
             while request.trajectory.group_id == "000001" and not release.is_set():
                 activity.heartbeat()
                 await asyncio.sleep(0.1)
@@ -250,7 +250,7 @@ async def test_one_failing_rollout_of_64_fails_no_step(client: Client, run_id: s
     rollout whose engine raised goes on elsewhere."""
 
     class OneOf64(ScriptedParts):
-        async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
+        async def on_generate(self, request: TurnRequest, instance: InstanceId) -> TurnResult:
             if (request.trajectory.group_id, request.trajectory.index, request.call) == ("000002", 3, 0):
                 raise RuntimeError("out of memory")
             return self.finished(request, instance)

@@ -9,7 +9,7 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from temporalio.exceptions import ApplicationError
 
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId, RunId, group_workflow, training_group
-from psrl.schemas.messages.rollout import GenerateRequest, GenerateResult
+from psrl.schemas.messages.rollout import TurnRequest, TurnResult
 from psrl.schemas.messages.run import RunResult, StartRun, StopRun
 from psrl.schemas.messages.training import StepRequest
 from psrl.workflows.run.training_run import TrainingRun
@@ -28,7 +28,7 @@ class NeverComplete(ScriptedParts):
         """Trajectories that an engine works on."""
         self.all_inside = asyncio.Event()
 
-    async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
+    async def on_generate(self, request: TurnRequest, instance: InstanceId) -> TurnResult:
         trajectory = (request.trajectory.group_id, request.trajectory.index)
         if request.trajectory.group_id not in UNFINISHED:
             return self.finished(request, instance)

@@ -9,7 +9,7 @@ from temporalio.exceptions import ApplicationError
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId
 from psrl.schemas.messages.data import AdmitRequest
 from psrl.schemas.messages.rewards import Score, ScoreOutcome
-from psrl.schemas.messages.rollout import GenerateRequest, GenerateResult, SegmentEnd
+from psrl.schemas.messages.rollout import TurnRequest, TurnResult
 from psrl.schemas.messages.run import RunPhase, RunResult, RunStatus, StartRun, StepHeld
 from psrl.schemas.messages.training import StepRequest
 from psrl.workflows.run.training_run import TrainingRun
@@ -288,17 +288,15 @@ async def test_a_run_fails_naming_the_instances_when_none_is_left(skipping: Clie
 
 async def test_interrupted_trajectories_are_routed_again_and_finish(client: Client, run_id: str) -> None:
     class InterruptedOnce(ScriptedParts):
-        async def on_generate(self, request: GenerateRequest, instance: InstanceId) -> GenerateResult:
+        async def on_generate(self, request: TurnRequest, instance: InstanceId) -> TurnResult:
             if request.call == 0:
-                return GenerateResult(
-                    end=SegmentEnd.INTERRUPTED, tokens=2, new_tokens=2, versions=(0,), instance=instance
-                )
+                return self.interrupted(request, tokens=2)
             return self.finished(request, instance, tokens=5)
 
     parts = InterruptedOnce(total_steps=2)
     result = await run_to_end(client, run_id, parts, minimal_config())
     assert result.phase is RunPhase.DONE
-    assert all(parts.generate_calls[group, i] == 2 for group in parts.trained for i in range(2))
+    assert all(parts.times_generated(group, i) == 2 for group in parts.trained for i in range(2))
 
 
 async def until(run: object, holds: object) -> RunStatus:

@@ -99,7 +99,7 @@ async def test_groups_that_were_complete_are_not_generated_again(client: Client,
         parts.let_go.set()
         await (await start(client, run_id)).result()
     assert complete <= set(parts.trained)
-    assert all(parts.generate_calls[group, index] == 1 for group in complete for index in range(2))
+    assert all(parts.times_generated(group, index) == 1 for group in complete for index in range(2))
 
 
 async def test_a_run_that_was_terminated_goes_on_although_its_instances_still_live(client: Client, run_id: str) -> None:

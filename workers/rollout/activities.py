@@ -25,20 +25,20 @@ from ...schemas.messages.rollout import (
     PullRequest,
     PullResult,
 )
-from .generate import Generator
+from .calls import Call, Calls
 from .host import Host
 
 HOLD_INTERVAL_S = 1.0
 HOLD_MARGIN_S = 3.0
 """A lease is given back in good order so long before Temporal would end it, and taken anew by the workflow."""
-BEAT_INTERVAL_S = 4.0
-"""Of generate: well below its heartbeat timeout, and longer than most calls take, which then cost no heartbeat."""
+BEAT_INTERVAL_S = 2.0
+"""Of generate: well below its heartbeat timeout, and longer than many calls take, which then cost no heartbeat."""
 
 
 class RolloutActivities:
-    def __init__(self, host: Host, generator: Generator, stopping: asyncio.Event) -> None:
+    def __init__(self, host: Host, calls: Calls, stopping: asyncio.Event) -> None:
         self._host = host
-        self._generator = generator
+        self._calls = calls
         self._stopping = stopping
 
     @property
@@ -74,8 +74,9 @@ class RolloutActivities:
     @activity.defn(name="generate")
     @boundary
     async def generate(self, request: GenerateRequest) -> GenerateResult:
-        async with _cursor() as moved:
-            return await self._generator.generate(request, activity.info().attempt, moved)
+        call = self._calls.open(request, activity.info().attempt)
+        async with _beating(call):
+            return await call.result()
 
     @activity.defn(name="pause")
     @boundary
@@ -113,21 +114,16 @@ def _time_left_s() -> float:
 
 
 @asynccontextmanager
-async def _cursor() -> AsyncIterator[Callable[[int], None]]:
-    """Heartbeats carrying the number of stored tokens."""
-    cursor = 0
-
-    def moved(stored: int) -> None:
-        nonlocal cursor
-        cursor = stored
+async def _beating(call: Call) -> AsyncIterator[None]:
+    """One heartbeat for all turns, carrying the number of their stored tokens."""
 
     async def beat() -> None:
         while True:
             await asyncio.sleep(BEAT_INTERVAL_S)
-            activity.heartbeat(cursor)
+            activity.heartbeat(call.stored)
 
     task = asyncio.create_task(beat())
     try:
-        yield moved
+        yield
     finally:
         task.cancel()

@@ -1,4 +1,4 @@
-"""One generate call: continue one turn of one trajectory on this host's engine, storing tokens as they come.
+"""One turn of one trajectory, continued on this host's engine, storing tokens as they come. Used by `Calls`.
 
 Promises: a finished turn is answered from the store (L8); a later attempt goes on from the last stored token (L6);
 every row is stored only while this attempt owns the trajectory; every token carries the version that sampled it, and
@@ -6,10 +6,11 @@ that is never older than the tag (L1, L5); with `one_version` a turn is never co
 anew from its prompt; cancellation aborts the request in the engine, and what was stored stays.
 """
 
+import functools
 import itertools
 import time
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 
 from ...activities.generation.turns import StoredTurn, TurnStore, fence_number
@@ -17,7 +18,7 @@ from ...activities.generation.writer import Refused, SegmentRow, SegmentWriter
 from ...activities.store.codec import encode_ids, encode_logprobs
 from ...schemas.errors import EngineUnavailable, InvariantViolated
 from ...schemas.ids import Version
-from ...schemas.messages.rollout import GenerateRequest, GenerateResult, Sampling, SegmentEnd
+from ...schemas.messages.rollout import Sampling, SegmentEnd, TurnRequest, TurnResult
 from .engine import Chunk, EngineRequest, StreamEnd
 from .host import Host
 
@@ -30,15 +31,40 @@ ENDS = {
     StreamEnd.ABORTED: SegmentEnd.INTERRUPTED,
 }
 
-Beat = Callable[[int], None]
-"""Told the number of stored tokens of the turn whenever it rises."""
+
+class InEngine:
+    """What a turn has reached: set by its generator, read by who waits for it."""
+
+    def __init__(self) -> None:
+        self.stored = 0
+        """Tokens of the turn in the store."""
+        self._abort: Callable[[], Awaitable[None]] | None = None
+        self._was_inside = False
+
+    def begins(self) -> None:
+        self._was_inside = False
+
+    @contextmanager
+    def during(self, abort: Callable[[], Awaitable[None]]) -> Iterator[None]:
+        self._abort, self._was_inside = abort, True
+        try:
+            yield
+        finally:
+            self._abort = None
+
+    async def leave(self) -> bool:
+        """Its stream ends with what was sampled. False: it has not entered the engine, and nothing would be lost; one
+        that is storing its last tokens ends by itself."""
+        if self._abort is not None:
+            await self._abort()
+        return self._was_inside
 
 
 @dataclass(slots=True)
 class Progress:
     """What one call has sampled, and how much of it is stored."""
 
-    request: GenerateRequest
+    request: TurnRequest
     fence: int
     version: Version
     seq: int
@@ -69,13 +95,13 @@ class Generator:
         self._writer = writer
         self._requests = itertools.count()
 
-    async def generate(self, request: GenerateRequest, attempt: int, beat: Beat) -> GenerateResult:
+    async def generate(self, request: TurnRequest, attempt: int, inside: InEngine) -> TurnResult:
         """Raises `StaleAttempt` when a newer attempt owns the trajectory, `EngineUnavailable` when this host cannot."""
         fence = fence_number(request.call, attempt)
         with self._host.caller():
             if request.call == 0 and attempt == 1:
                 try:
-                    return await self._produce(request, fence, StoredTurn(), True, beat)
+                    return await self._produce(request, fence, StoredTurn(), True, inside)
                 except Refused:
                     # Not the first after all: a workflow that was reset repeats its calls. The store knows more.
                     pass
@@ -83,32 +109,33 @@ class Generator:
             if stored.end is not None:
                 return self._result(request, stored.end, len(stored.token_ids))
             try:
-                return await self._produce(request, fence, stored, False, beat)
+                return await self._produce(request, fence, stored, False, inside)
             except Refused:
                 raise await self._turns.refusal(request, fence) from None
 
     async def _produce(
-        self, request: GenerateRequest, fence: int, turn: StoredTurn, claims: bool, beat: Beat
-    ) -> GenerateResult:
+        self, request: TurnRequest, fence: int, turn: StoredTurn, claims: bool, inside: InEngine
+    ) -> TurnResult:
         ref = request.trajectory
+        inside.begins()
         prompt = await self._turns.prompt(ref, request.turn)
         version = await self._host.enter(ref.run_id, request.version_tag, GATE_PATIENCE_S)
         if version is not None and request.one_version and turn.version not in (None, version):
             turn = await self._turns.begin_anew(request, fence)
             version = await self._host.enter(ref.run_id, request.version_tag, GATE_PATIENCE_S)
-        stored = len(turn.token_ids)
+        stored = inside.stored = len(turn.token_ids)
         if version is None:
             return self._result(request, SegmentEnd.INTERRUPTED, stored)
         progress = Progress(request, fence, version, turn.segments, stored, claims)
         if stored >= request.sampling.max_tokens:
             end = SegmentEnd.LENGTH
         else:
-            end = await self._stream(progress, [*prompt, *turn.token_ids], beat)
+            end = await self._stream(progress, [*prompt, *turn.token_ids], inside)
         if progress.ids or end is not SegmentEnd.INTERRUPTED:
             await self._store(progress, end)
         return self._result(request, end, progress.stored, progress)
 
-    async def _stream(self, progress: Progress, ids: list[int], beat: Beat) -> SegmentEnd:
+    async def _stream(self, progress: Progress, ids: list[int], inside: InEngine) -> SegmentEnd:
         """Sample until the engine ends the request. The slot is taken in the same step in which the gate was open."""
         request = progress.request
         spec, engine = self._host.spec_of(request.trajectory.run_id), self._host.engine_of(request.trajectory.run_id)
@@ -121,7 +148,8 @@ class Generator:
         )
         row_tokens = _row_tokens(spec.flush_tokens, asked.chunk_tokens)
         try:
-            with self._host.gate.slot(asked.request_id, len(ids)):
+            abort = functools.partial(engine.abort, [asked.request_id])
+            with self._host.gate.slot(asked.request_id, len(ids)), inside.during(abort):
                 async with aclosing(engine.generate(asked)) as stream:
                     async for chunk in stream:
                         progress.add(chunk)
@@ -132,7 +160,7 @@ class Generator:
                         if progress.ids and (len(progress.ids) >= row_tokens or due):
                             with self._host.gate.storing():
                                 await self._store(progress, None)
-                            beat(progress.stored)
+                            inside.stored = progress.stored
         except EngineUnavailable:
             self._host.notice_death()  # The coordinator must not send the next call here.
             # What the engine gave before it died is good, and would be sampled again for nothing.
@@ -171,12 +199,11 @@ class Generator:
         progress.ids, progress.logprobs = [], []
         progress.since, progress.ticks = finished_at, now
 
-    def _result(
-        self, request: GenerateRequest, end: SegmentEnd, tokens: int, progress: Progress | None = None
-    ) -> GenerateResult:
+    @staticmethod
+    def _result(request: TurnRequest, end: SegmentEnd, tokens: int, progress: Progress | None = None) -> TurnResult:
         new = progress.new_tokens if progress else 0
         versions = (int(progress.version),) if progress and new else ()
-        return GenerateResult(end=end, tokens=tokens, new_tokens=new, versions=versions, instance=self._host.instance)
+        return TurnResult(index=request.trajectory.index, end=end, tokens=tokens, new_tokens=new, versions=versions)
 
 
 def _chunk_tokens(flush_tokens: int) -> int:

@@ -24,6 +24,7 @@ from ...schemas.stack import Stack
 from ..coordinator.client import CoordinatorClient
 from ..process import join, run_worker
 from .activities import RolloutActivities
+from .calls import Calls
 from .engine import DEFAULT_ENGINE, EngineFactory, load_engine
 from .generate import Generator
 from .host import Host
@@ -35,9 +36,9 @@ MAX_ACTIVITIES = 1024
 INTERRUPT_PATIENCE_S = 3.0
 """For an operation in progress when the stop signal comes; afterwards the engine is stopped as it is."""
 GRACE = timedelta(seconds=4)
-HEARTBEAT_THROTTLE = timedelta(seconds=4)
-"""How late a request learns of its cancellation, at most. The SDK's own 8 seconds would let an engine work for nothing;
-each heartbeat costs the server about a millisecond, per request that runs."""
+HEARTBEAT_THROTTLE = timedelta(seconds=2)
+"""How late a generate call learns of its cancellation, at most. The SDK's own 8 seconds would let an engine work for
+nothing; each heartbeat costs the server about a millisecond, per call that runs."""
 
 
 async def main(stack: Stack, stop: asyncio.Event, instance: InstanceId, make_engine: EngineFactory) -> None:
@@ -48,7 +49,8 @@ async def main(stack: Stack, stop: asyncio.Event, instance: InstanceId, make_eng
     # Every call on it is repeated while PostgreSQL is away.
     tokens = async_engine(stack.postgres_url, pre_ping=False, store_id=stack.store_id)
     writer = SegmentWriter(tokens)
-    activities = RolloutActivities(host, Generator(host, TurnStore(tokens), writer), stop)
+    calls = Calls(instance, Generator(host, TurnStore(tokens), writer))
+    activities = RolloutActivities(host, calls, stop)
     coordinator = CoordinatorClient(stack.coordinator_address, stack.stack_id)
     reports = asyncio.create_task(keep_reporting(host, coordinator))
     client = await join(stack)
@@ -67,6 +69,7 @@ async def main(stack: Stack, stop: asyncio.Event, instance: InstanceId, make_eng
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(host.interrupt(), INTERRUPT_PATIENCE_S)
     finally:
+        await calls.close()
         await writer.close()
         await host.shutdown()
         reports.cancel()

@@ -1,10 +1,10 @@
 """How long something may take, counted in time in which somebody ran its workflow. A night in which the stack was down
 costs next to nothing.
 
-Used by `Episodes` for a group, by `Call` for every call with a patience of its own, and by a run for what it waits for
-without a call, since the server measures the timeouts of activities with its own clock: after an absence they have all
-run out. Promises: an absence of any length costs at most one slice; no event in the history before the first silence
-of more than a slice; whatever happens, it ends (L11).
+Used by `Trajectories` for a group, by `Call` for every call with a patience of its own, and by a run for what it waits
+for without a call, since the server measures the timeouts of activities with its own clock: after an absence they have
+all run out. Promises: an absence of any length costs at most one slice; no event in the history before the first
+silence of more than a slice; whatever happens, it ends (L11).
 
 A workflow sees only the moments in which it acts. A long silence between two of them is one long call or an absence,
 and counts for one slice at most; after the first a timer breaks the silence, so from then on all that lies beyond a

@@ -5,7 +5,6 @@ answer failed is counted, never scored 0.
 """
 
 import asyncio
-from datetime import timedelta
 from statistics import fmean
 
 from temporalio import workflow
@@ -17,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from ...schemas.messages.run import EvaluationReport, StartEvaluation
     from ..calls import table as calls
     from ..failure import FAILS
-    from .episodes import Episodes
+    from .trajectories import Trajectories
 
 
 @workflow.defn(failure_exception_types=FAILS)
@@ -26,14 +25,14 @@ class Evaluation:
     async def run(self, start: StartEvaluation) -> EvaluationReport:
         groups = await self._draw(start)
         places = asyncio.Semaphore(start.concurrency)
-        played = await asyncio.gather(*(self._play(start, group, places) for group in groups))
-        rewards = [t.reward for episodes in played for t in episodes.scored if t.reward is not None]
+        scored = await asyncio.gather(*(self._play(start, group, places) for group in groups))
+        rewards = [reward for answers in scored for reward in answers]
         report = EvaluationReport(
             run_id=start.run_id,
             version=start.version,
             accuracy=fmean(rewards) if rewards else None,
             scored=len(rewards),
-            failed=len(groups) * start.samples - len(rewards),
+            failed=len(groups) * start.rollout.offered - len(rewards),
         )
         await self._record(report)
         await self._tell_run(start, report)
@@ -41,29 +40,17 @@ class Evaluation:
 
     async def _draw(self, start: StartEvaluation) -> tuple[GroupId, ...]:
         drawn = await calls.draw_validation(
-            DrawValidationRequest(run_id=start.run_id, version=start.version, trajectories=start.samples),
+            DrawValidationRequest(run_id=start.run_id, version=start.version, trajectories=start.rollout.offered),
             summary=f"validation prompts at v{start.version}",
         )
         return drawn.groups
 
-    async def _play(self, start: StartEvaluation, group: GroupId, places: asyncio.Semaphore) -> Episodes:
+    async def _play(self, start: StartEvaluation, group: GroupId, places: asyncio.Semaphore) -> list[float]:
+        """Rewards of one prompt's answers."""
         async with places:
-            episodes = Episodes(
-                start.run_id,
-                group,
-                version_tag=start.version,
-                offered=start.samples,
-                needed=start.samples,
-                sampling=start.sampling,
-                seed=start.seed,
-                limit=timedelta(seconds=start.timeout_s),
-                reward_timeout=timedelta(seconds=start.reward_timeout_s),
-                coalesce=True,
-                routing=start.routing,
-                label=f"{group}-",
-            )
-            await episodes.play()
-            return episodes
+            answers = Trajectories(start.run_id, group, start.rollout, version_tag=start.version, label=f"{group}-")
+            await answers.play()
+            return answers.rewards
 
     async def _record(self, report: EvaluationReport) -> None:
         await calls.record_evaluation(report, summary=f"accuracy at v{report.version}: {report.accuracy}")

@@ -1,10 +1,9 @@
 """One prompt's trajectories: the first N of N' that are finished and scored win, then one report to the run.
 
 Started by the run (`start_groups`), id `RUN/group/000123`. Its history reads as a trace: one generate activity per
-segment, one score activity, one report.
+instance and segment, one score activity, one report.
 """
 
-from datetime import timedelta
 from statistics import fmean
 
 from temporalio import workflow
@@ -16,8 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from ..calls import table as calls
     from ..failure import FAILS
     from ..search import REWARD, STATE
-    from .episodes import Episodes
-    from .trajectory import Trajectory
+    from .trajectories import Trajectories
 
 OUTCOME = {
     Verdict.KEEP: GroupOutcome.COMPLETE,
@@ -31,26 +29,15 @@ class RolloutGroup:
     @workflow.init
     def __init__(self, start: StartGroup) -> None:
         self._start = start
-        self._episodes = Episodes(
-            start.run_id,
-            start.group_id,
-            version_tag=start.version_tag,
-            offered=start.offered,
-            needed=start.needed,
-            sampling=start.sampling,
-            seed=start.seed,
-            limit=timedelta(seconds=start.timeout_s),
-            reward_timeout=timedelta(seconds=start.reward_timeout_s),
-            coalesce=start.coalesce_rewards or start.reward_per_group,
-            routing=start.routing,
-            one_version=start.one_version,
+        self._trajectories = Trajectories(
+            start.run_id, start.group_id, start.rollout, version_tag=start.version_tag, changed=self._show
         )
 
     @workflow.run
     async def run(self, start: StartGroup) -> GroupReport:
-        await self._episodes.play()
-        report = self._judge()
-        workflow.set_current_details(self._trace(report))
+        await self._trajectories.play()
+        report = self._report()
+        self._show(f"**{report.outcome}**, " + (f"{report.reason}, " if report.reason else ""))
         await self._tell_run(report)
         workflow.upsert_search_attributes(
             [STATE.value_set(report.outcome.value)]
@@ -61,25 +48,28 @@ class RolloutGroup:
     @workflow.query
     def trajectories(self) -> list[str]:
         """One line per trajectory, as the trace shows it."""
-        return [trajectory.line() for trajectory in self._episodes.trajectories]
+        return [trajectory.line() for trajectory in self._trajectories]
 
-    def _judge(self) -> GroupReport:
-        scored = self._episodes.scored
-        rewards = [t.reward for t in scored if t.reward is not None]
+    def _report(self) -> GroupReport:
+        played, rewards = self._trajectories, self._trajectories.rewards
         outcome, reason = GroupOutcome.COMPLETE, ""
-        if not self._episodes.complete:
-            outcome = GroupOutcome.FAILED
-            reason = next((f"{t.name}: {t.error}" for t in self._episodes.trajectories if t.error), "")
-        elif verdict := self._episodes.verdict:
+        if not played.complete:
+            outcome, reason = GroupOutcome.FAILED, next((f"{t.name}: {t.error}" for t in played if t.error), "")
+        elif verdict := played.verdict:
             outcome, reason = OUTCOME[verdict.verdict], verdict.reason
         return GroupReport(
             group_id=self._start.group_id,
             outcome=outcome,
             reward_mean=fmean(rewards) if rewards else None,
-            tokens=sum(t.tokens for t in self._episodes.trajectories),
-            segments=sum(t.segments for t in self._episodes.trajectories),
+            tokens=sum(t.tokens for t in played),
+            segments=sum(t.segments for t in played),
             reason=reason[:500],
         )
+
+    def _show(self, head: str = "") -> None:
+        """The details of the workflow in the web UI; they cost no event."""
+        lines = [f"- {line}" for line in self.trajectories()]
+        workflow.set_current_details("\n".join([f"{head}tag v{self._start.version_tag}", "", *lines]))
 
     async def _tell_run(self, report: GroupReport) -> None:
         """By a local activity: a signal command would cost another workflow task and four events. It may have to wait
@@ -91,12 +81,3 @@ class RolloutGroup:
             if is_cancelled_exception(error):
                 raise
             workflow.logger.warning("run %s was not told: %s", self._start.run_workflow_id, error.cause or error)
-
-    def _trace(self, report: GroupReport) -> str:
-        lines = [_markdown(trajectory) for trajectory in self._episodes.trajectories]
-        head = f"**{report.outcome}**, tag v{self._start.version_tag}" + (f": {report.reason}" if report.reason else "")
-        return "\n".join([head, "", *lines])
-
-
-def _markdown(trajectory: Trajectory) -> str:
-    return f"- {trajectory.line()}"

@@ -1,11 +1,10 @@
-"""The life of one trajectory as a state machine with a table of legal transitions. Pure; used by `Episodes`."""
+"""The life of one trajectory: a state machine and what happened to it so far. Pure; used by `Turns` and `Scorer`."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ...schemas.errors import InvariantViolated
 from ...schemas.ids import trajectory_name
-from ...schemas.messages.rollout import GenerateResult
+from ...schemas.messages.rollout import TurnResult
+from ..machine import Machine, Table
 
 
 class TrajectoryState(StrEnum):
@@ -26,59 +25,53 @@ class TrajectoryState(StrEnum):
 
 
 _S = TrajectoryState
-LEGAL: dict[TrajectoryState, frozenset[TrajectoryState]] = {
+LEGAL: Table[TrajectoryState] = {
     _S.ROUTING: frozenset({_S.GENERATING, _S.FAILED, _S.ABORTED}),
     _S.GENERATING: frozenset({_S.INTERRUPTED, _S.FINISHED, _S.FAILED, _S.ABORTED}),
     _S.INTERRUPTED: frozenset({_S.ROUTING, _S.FAILED, _S.ABORTED}),
     _S.FINISHED: frozenset({_S.SCORED, _S.FAILED, _S.ABORTED}),
-    _S.SCORED: frozenset({_S.ABORTED}),
+    _S.SCORED: frozenset(),
     _S.FAILED: frozenset(),
     _S.ABORTED: frozenset(),
 }
-"""From each state, the states that may follow. (A scored trajectory is given up with its group.)"""
 
 
-@dataclass
 class Trajectory:
-    """One trajectory and what happened to it so far."""
-
-    index: int
-    state: TrajectoryState = TrajectoryState.ROUTING
-    turn: int = 0
-    calls: int = 0
-    tokens: int = 0
-    segments: int = 0
-    versions: list[int] = field(default_factory=list)
-    instance: str = ""
-    reward: float | None = None
-    error: str = ""
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.name = trajectory_name(index)
+        self.turn = self.calls = self.tokens = self.segments = 0
+        self.versions: list[int] = []
+        self.instance = self.error = ""
+        self.reward: float | None = None
+        self._machine = Machine(f"trajectory {self.name}", LEGAL, TrajectoryState.ROUTING)
 
     @property
-    def name(self) -> str:
-        return trajectory_name(self.index)
+    def state(self) -> TrajectoryState:
+        return self._machine.state
 
     @property
     def alive(self) -> bool:
         """May still become scored."""
-        return self.state in {_S.ROUTING, _S.GENERATING, _S.INTERRUPTED, _S.FINISHED}
+        return not self._machine.final
 
     def to(self, state: TrajectoryState) -> None:
         """Raises `InvariantViolated` for a transition that is not in the table."""
-        if state not in LEGAL[self.state]:
-            allowed = ", ".join(sorted(LEGAL[self.state])) or "none"
-            raise InvariantViolated(f"trajectory {self.name}: {self.state} -> {state}; allowed: {allowed}")
-        self.state = state
+        self._machine.to(state)
 
     def fail(self, error: str) -> None:
         self.to(TrajectoryState.FAILED)
         self.error = error
 
-    def absorb(self, result: GenerateResult) -> None:
+    def score(self, reward: float) -> None:
+        self.to(TrajectoryState.SCORED)
+        self.reward = reward
+
+    def absorb(self, result: TurnResult) -> None:
         """Take over what a generate call reports."""
-        self.tokens = result.tokens
+        self.tokens = max(self.tokens, result.tokens)
         self.segments += 1 if result.new_tokens else 0
         self.versions.extend(version for version in result.versions if version not in self.versions)
-        self.instance = result.instance
 
     def line(self) -> str:
         """One line of the trace that the web UI shows."""

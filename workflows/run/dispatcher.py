@@ -12,11 +12,10 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from ...schemas.config import RewardScope
     from ...schemas.ids import GroupId, RunId, training_group
     from ...schemas.messages.data import DrawRequest
-    from ...schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, Sampling
-    from ...schemas.messages.run import StartGroup, StartGroups
+    from ...schemas.messages.rollout import DispatchPlan, DispatchPlanRequest
+    from ...schemas.messages.run import RolloutSettings, StartGroup, StartGroups
     from ..calls import settings
     from ..calls import table as calls
     from ..calls.lifetime import ran_out
@@ -154,26 +153,10 @@ class Dispatcher:
         )
 
     def _template(self, version: int) -> StartGroup:
-        config = self._state.config
-        psrl, reward = config.psrl, config.reward
         return StartGroup(
             run_id=self._run_id,
             group_id=GroupId(""),
             run_workflow_id=workflow.info().workflow_id,
             version_tag=version,
-            needed=psrl.rollout_n,
-            offered=psrl.offered_trajectories,
-            sampling=Sampling(
-                temperature=config.rollout.temperature,
-                top_p=config.rollout.top_p,
-                top_k=config.rollout.top_k,
-                max_tokens=config.data.max_response_length,
-            ),
-            seed=config.trainer.seed,
-            timeout_s=psrl.group_timeout_s,
-            reward_timeout_s=config.scoring_timeout_s,
-            reward_per_group=reward.scope is RewardScope.GROUP,
-            coalesce_rewards=reward.coalesce,
-            one_version=not psrl.rollout_coordination.partial_rollout.enable,
-            routing=psrl.rollout_coordination.routing_strategy.method,
+            rollout=RolloutSettings.of(self._state.config),
         )

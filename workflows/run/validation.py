@@ -8,8 +8,7 @@ from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
     from ...schemas.ids import RunId, Version, evaluation_workflow
-    from ...schemas.messages.rollout import Sampling
-    from ...schemas.messages.run import EndedEvaluation, StartEvaluation
+    from ...schemas.messages.run import EndedEvaluation, RolloutSettings, StartEvaluation
     from ..rollout.evaluation import Evaluation
     from ..search import attributes
     from .faults import UNREACHABLE
@@ -44,13 +43,8 @@ class Validation:
             run_id=self._run_id,
             run_workflow_id=workflow.info().workflow_id,
             version=version,
-            samples=config.rollout.val.n,
-            sampling=Sampling(temperature=config.rollout.val.temperature, max_tokens=config.data.max_response_length),
-            seed=config.trainer.seed,
             concurrency=CONCURRENCY,
-            timeout_s=config.psrl.group_timeout_s,
-            reward_timeout_s=config.scoring_timeout_s,
-            routing=config.psrl.rollout_coordination.routing_strategy.method,
+            rollout=RolloutSettings.of_validation(config),
         )
         try:
             await workflow.start_child_workflow(

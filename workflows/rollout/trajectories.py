@@ -1,0 +1,90 @@
+"""The trajectories of one group, played and scored until enough are scored or no more can be. Used by `RolloutGroup`
+and `Evaluation`.
+
+Promise: whatever still runs at the end is cancelled, down to the engine (L11).
+"""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from ...schemas.ids import GroupId, RunId
+    from ...schemas.messages.rewards import GroupVerdict
+    from ...schemas.messages.run import RolloutSettings
+    from ..calls.lifetime import Lifetime
+    from ..calls.tasks import ended_after
+    from .scorer import Scorer
+    from .trajectory import Trajectory, TrajectoryState
+    from .turn_player import Changed, TurnPlayer
+
+
+class Trajectories:
+    def __init__(
+        self,
+        run_id: RunId,
+        group_id: GroupId,
+        rollout: RolloutSettings,
+        *,
+        version_tag: int,
+        changed: Changed = lambda: None,
+        label: str = "",
+    ) -> None:
+        self._all = [Trajectory(index) for index in range(rollout.offered)]
+        self._needed = rollout.needed
+        self._lifetime = Lifetime(timedelta(seconds=rollout.timeout_s))
+        self._player = TurnPlayer(
+            run_id,
+            group_id,
+            rollout,
+            version_tag=version_tag,
+            trajectories=self._all,
+            lifetime=self._lifetime,
+            changed=changed,
+            label=label,
+        )
+        self._scorer = Scorer(run_id, group_id, rollout, trajectories=self._all, lifetime=self._lifetime, label=label)
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        return iter(self._all)
+
+    @property
+    def scored(self) -> list[Trajectory]:
+        return [t for t in self._all if t.state is TrajectoryState.SCORED]
+
+    @property
+    def rewards(self) -> list[float]:
+        return [t.reward for t in self.scored if t.reward is not None]
+
+    @property
+    def verdict(self) -> GroupVerdict | None:
+        """Of the run's group filter on a complete group; None for a run without one."""
+        return self._scorer.verdict
+
+    @property
+    def complete(self) -> bool:
+        return len(self.scored) >= self._needed
+
+    @property
+    def hopeless(self) -> bool:
+        """Too few trajectories are left to reach what is needed."""
+        return len(self.scored) + sum(t.alive for t in self._all) < self._needed
+
+    async def play(self) -> None:
+        """Return when the group is complete or hopeless."""
+        tasks = [asyncio.create_task(self._player.play()), asyncio.create_task(self._scorer.score())]
+        try:
+            async with ended_after(*tasks):
+                await workflow.wait_condition(
+                    lambda: self.complete or self.hopeless or any(task.done() for task in tasks)
+                )
+                for task in tasks:
+                    if task.done():
+                        task.result()
+        finally:
+            self._lifetime.close()
+            for trajectory in self._all:
+                if trajectory.alive:
+                    trajectory.to(TrajectoryState.ABORTED)

@@ -1,0 +1,186 @@
+"""Plays one turn of one or many trajectories of a group: route, generate, re-route. Used by `Trajectories`.
+
+Promises: a trajectory's tokens come only from versions at or above the tag (L1); an interrupted or crashed generation
+goes on from its stored prefix (L6), also after an absence of the stack of whatever length; turns that one instance
+plays share one call; every wait ends with the lifetime (L11).
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+from temporalio.exceptions import TimeoutError as ActivityTimeout
+
+with workflow.unsafe.imports_passed_through():
+    from ...schemas.ids import GroupId, RunId, rollout_queue, trajectory_names
+    from ...schemas.messages.rollout import (
+        CalledTurn,
+        GenerateRequest,
+        GenerateResult,
+        Placement,
+        RouteRequest,
+    )
+    from ...schemas.messages.run import RolloutSettings
+    from ...schemas.seeds import group_seed, trajectory_seed
+    from ..calls import settings
+    from ..calls import table as calls
+    from ..calls.lifetime import Lifetime
+    from ..calls.tasks import end
+    from .trajectory import Trajectory
+    from .turns import Share, Turns
+
+Changed = Callable[[], None]
+"""Told when the state of a trajectory has changed."""
+
+
+class TurnPlayer:
+    """`label` keeps activity ids of several groups in one workflow apart."""
+
+    def __init__(
+        self,
+        run_id: RunId,
+        group_id: GroupId,
+        rollout: RolloutSettings,
+        *,
+        version_tag: int,
+        trajectories: Sequence[Trajectory],
+        lifetime: Lifetime,
+        changed: Changed,
+        label: str = "",
+    ) -> None:
+        self._run_id, self._group_id, self._rollout, self._tag = run_id, group_id, rollout, version_tag
+        self._trajectories, self._turns = trajectories, Turns(trajectories, rollout.needed)
+        self._lifetime, self._changed, self._label = lifetime, changed, label
+        self._seed = group_seed(rollout.seed, group_id)
+        self._playing: set[asyncio.Task[None]] = set()
+        self._calls = 0
+
+    async def play(self) -> None:
+        """Until it is cancelled: whether enough have finished, and whether one must go on after all because another
+        could not be scored, the caller decides. What still runs then is cancelled, down to the engine."""
+        try:
+            while True:
+                await workflow.wait_condition(lambda: bool(self._turns.routable) or self._anyone_done)
+                self._look_at_done()
+                await self._route()
+        except (Exception, asyncio.CancelledError):
+            await end(*self._playing)
+            raise
+
+    @property
+    def _anyone_done(self) -> bool:
+        return any(task.done() for task in self._playing)
+
+    def _look_at_done(self) -> None:
+        """What a task raised is a defect, and raised here."""
+        for task in [task for task in self._playing if task.done()]:
+            self._playing.discard(task)
+            task.result()
+
+    # --- routing -----------------------------------------------------------------------------------------------------
+
+    async def _route(self) -> None:
+        """One question for all that wait. Who found no place asks again after a while."""
+        indices = self._turns.route()
+        if not indices:
+            return
+        placements = await self._ask(indices)
+        for share in self._turns.placed(placements):
+            self._start(share)
+        self._changed()
+        if len(placements) < len(indices):
+            await workflow.sleep(settings.ROUTE_RETRY_S)
+            if self._lifetime.over:
+                self._turns.without_place(f"no instance at v{self._tag} or newer had room before the deadline")
+
+    async def _ask(self, indices: tuple[int, ...]) -> Sequence[Placement]:
+        request = RouteRequest(
+            run_id=self._run_id,
+            group_id=self._group_id,
+            indices=indices,
+            version_tag=self._tag,
+            method=self._rollout.routing,
+        )
+        try:
+            return (await calls.route(request)).placements
+        except FailureError as error:  # of a local activity, also what it raised itself
+            if is_cancelled_exception(error) or (isinstance(error, ApplicationError) and error.non_retryable):
+                raise
+            return ()
+
+    # --- generating --------------------------------------------------------------------------------------------------
+
+    def _start(self, share: Share) -> None:
+        self._playing.add(asyncio.create_task(self._play(share)))
+
+    async def _play(self, share: Share) -> None:
+        """One call. What the engine still has when it returns is asked for again at once, so that the host keeps it."""
+        try:
+            result = await self._generate(share)
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            self._call_failed(share, error)
+        else:
+            if (rest := self._turns.answered(share, result.turns)) is not None:
+                self._start(rest)
+            self._warn(share, result)
+        self._changed()
+        if self._turns.pausing(share):
+            await workflow.sleep(settings.ROUTE_RETRY_S)
+            self._turns.paused(share)
+
+    async def _generate(self, share: Share) -> GenerateResult:
+        request = self._request(share)
+        number, self._calls = self._calls, self._calls + 1
+        names = trajectory_names(share.indices)
+        turns = sorted({called.turn + 1 for called in request.turns})
+        return await replace(calls.generate, patience=self._lifetime.timeout).on(rollout_queue(share.instance))(
+            request,
+            activity_id=f"{self._label}{names}-s{number}",
+            summary=f"{names} turn {turns[0]} · v{share.version} · {share.instance}",
+        )
+
+    def _request(self, share: Share) -> GenerateRequest:
+        called = []
+        for trajectory in (self._trajectories[index] for index in share.indices):
+            seed = trajectory_seed(self._seed, trajectory.index)
+            called.append(CalledTurn(index=trajectory.index, turn=trajectory.turn, call=trajectory.calls, seed=seed))
+            trajectory.calls += 1
+        unfinished, missing = self._turns.unfinished, max(1, self._turns.missing)
+        alone = len(unfinished) == len(called)
+        return GenerateRequest(
+            run_id=self._run_id,
+            group_id=self._group_id,
+            turns=tuple(called),
+            version_tag=self._tag,
+            sampling=self._rollout.sampling,
+            enough=missing if alone else len(called),
+            # What other calls finish may make this one superfluous: then each end counts.
+            one_by_one=not self._rollout.coalesce_rewards or (not alone and missing < len(unfinished)),
+            one_version=self._rollout.one_version,
+        )
+
+    def _call_failed(self, share: Share, error: ActivityError) -> None:
+        """A dead or busy host means routing anew, and so does a timeout by the server's clock while the group has time
+        left; a fatal answer or the deadline fails the trajectories."""
+        cause = error.cause
+        if isinstance(cause, ApplicationError) and cause.non_retryable:
+            self._turns.refused(share, f"{cause.type}: {cause.message[:200]}")
+        elif self._lifetime.over:
+            waited = cause.type.name.lower() if isinstance(cause, ActivityTimeout) and cause.type else "deadline"
+            self._turns.refused(share, f"not finished before the group's deadline ({waited})")
+        else:
+            self._turns.host_lost(share)
+            self._routed_anew(share.indices, share, str(cause))
+
+    def _warn(self, share: Share, result: GenerateResult) -> None:
+        for turn in result.turns:
+            if turn.failure is not None and turn.failure.retryable:
+                self._routed_anew((turn.index,), share, f"{turn.failure.type}: {turn.failure.message}")
+
+    def _routed_anew(self, indices: Sequence[int], share: Share, why: str) -> None:
+        name = f"group {self._group_id} {trajectory_names(indices)}"
+        workflow.logger.warning("%s is routed anew, %s failed: %s", name, share.instance, why)

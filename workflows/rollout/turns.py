@@ -1,0 +1,124 @@
+"""The turns of one group while they are played: which need an instance, who plays what, what an answer means. Pure;
+`TurnPlayer` acts on it.
+
+Promises: a turn is in one share at a time; one that was interrupted, or whose host died, is routed anew as long as
+finished ones are missing, and otherwise rests with its stored tokens; an error of one turn is none of its siblings'.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...schemas.ids import InstanceId
+from ...schemas.messages.rollout import Placement, TurnFailure, TurnResult
+from .trajectory import Trajectory, TrajectoryState
+
+_S = TrajectoryState
+
+
+@dataclass(frozen=True)
+class Share:
+    """Turns that one instance plays in one generate call."""
+
+    instance: InstanceId
+    version: int
+    """What the instance served when it was chosen."""
+    indices: tuple[int, ...]
+
+
+class Turns:
+    def __init__(self, trajectories: Sequence[Trajectory], needed: int) -> None:
+        self._trajectories, self._needed = trajectories, needed
+        self._pausing: set[int] = set()
+        """Their host failed a moment ago: another might not know it yet, or fail likewise."""
+
+    @property
+    def missing(self) -> int:
+        """Turns that must still be finished for the group to be complete."""
+        return self._needed - sum(t.state in (_S.FINISHED, _S.SCORED) for t in self._trajectories)
+
+    @property
+    def routable(self) -> tuple[int, ...]:
+        """Turns that need an instance now."""
+        return tuple(t.index for t in self._trajectories if t.state is _S.ROUTING or self._goes_on(t))
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """Turns that may still be finished."""
+        open_states = (_S.ROUTING, _S.GENERATING, _S.INTERRUPTED)
+        return tuple(t.index for t in self._trajectories if t.state in open_states)
+
+    def route(self) -> tuple[int, ...]:
+        """The same as `routable`, taken up."""
+        indices = self.routable
+        for trajectory in self._of(indices):
+            if trajectory.state is _S.INTERRUPTED:
+                trajectory.to(_S.ROUTING)
+        return indices
+
+    def placed(self, placements: Sequence[Placement]) -> list[Share]:
+        """One share per instance. A turn that the coordinator places twice, or that was not asked for, is refused by
+        the state machine."""
+        shares: dict[InstanceId, Share] = {}
+        for placement in placements:
+            trajectory = self._trajectories[placement.index]
+            trajectory.to(_S.GENERATING)
+            trajectory.instance = placement.instance
+            before = shares.get(placement.instance, Share(placement.instance, placement.version, ()))
+            indices = (*before.indices, placement.index)
+            shares[placement.instance] = Share(placement.instance, placement.version, indices)
+        return list(shares.values())
+
+    def without_place(self, reason: str) -> None:
+        """Nobody took them before the deadline."""
+        for trajectory in self._trajectories:
+            if trajectory.state is _S.ROUTING:
+                trajectory.fail(reason)
+
+    def answered(self, share: Share, results: Sequence[TurnResult]) -> Share | None:
+        """What the instance still plays, if anything."""
+        running = tuple(result.index for result in results if not self._ended(result))
+        return Share(share.instance, share.version, running) if running else None
+
+    def host_lost(self, share: Share) -> None:
+        """No answer will come: each goes on elsewhere from what is stored, after a pause."""
+        for trajectory in self._of(share.indices):
+            trajectory.to(_S.INTERRUPTED)
+        self._pausing.update(share.indices)
+
+    def refused(self, share: Share, reason: str) -> None:
+        """The call as a whole failed, for a reason that another instance cannot repair."""
+        for trajectory in self._of(share.indices):
+            trajectory.fail(reason)
+
+    def pausing(self, share: Share) -> bool:
+        return not self._pausing.isdisjoint(share.indices)
+
+    def paused(self, share: Share) -> None:
+        """The pause is over."""
+        self._pausing.difference_update(share.indices)
+
+    def _ended(self, result: TurnResult) -> bool:
+        """False: it goes on in the engine."""
+        trajectory = self._trajectories[result.index]
+        trajectory.absorb(result)
+        if result.failure is not None:
+            self._failed(trajectory, result.failure)
+        elif result.complete:
+            trajectory.to(_S.FINISHED)
+        elif not result.running:
+            trajectory.to(_S.INTERRUPTED)
+        return trajectory.state is not _S.GENERATING
+
+    def _failed(self, trajectory: Trajectory, failure: TurnFailure) -> None:
+        if failure.retryable:
+            trajectory.to(_S.INTERRUPTED)
+            self._pausing.add(trajectory.index)
+        else:
+            trajectory.fail(f"{failure.type}: {failure.message[:200]}")
+
+    def _goes_on(self, trajectory: Trajectory) -> bool:
+        waits = trajectory.state is _S.INTERRUPTED and trajectory.index not in self._pausing
+        return waits and self.missing > 0
+
+    def _of(self, indices: Sequence[int]) -> list[Trajectory]:
+        return [self._trajectories[index] for index in indices]
