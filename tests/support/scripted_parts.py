@@ -133,6 +133,7 @@ class ScriptedParts:
         self.engine_died = {instance: asyncio.Event() for instance in self.instances}
         self.gave_tokens = {instance: asyncio.Event() for instance in self.instances}
         self.generate_calls: list[GenerateRequest] = []
+        self.hosts = {instance: ScriptedHost(self, instance) for instance in self.instances}
 
     # --- behaviour a test may replace --------------------------------------------------------------------------------
 
@@ -168,6 +169,11 @@ class ScriptedParts:
 
     async def on_hold(self, instance: InstanceId) -> None:
         """Called when an engine is held; returns when the lease is over."""
+        await asyncio.Event().wait()
+
+    async def die(self, instance: InstanceId) -> None:
+        """Of a generation whose host dies without a word: later calls reach its successor."""
+        self.hosts[instance].restart()
         await asyncio.Event().wait()
 
     def times_generated(self, group: GroupId, index: int) -> int:
@@ -386,9 +392,8 @@ class ScriptedParts:
         trainer = [self.open_trainer, self.compute_log_probs, self.compute_advantages, self.update]
         trainer += [self.publish, self.checkpoint, self.close_trainer]
         cpu = [self.admit_run, self.restore_run, self.draw_groups, self.draw_validation, self.score]
-        hosts = {name: ScriptedHost(self, name) for name in self.instances}
         async with AsyncExitStack() as entered:
-            for host in hosts.values():
+            for host in self.hosts.values():
                 entered.push_async_callback(host.close)
             workers = [
                 Worker(
@@ -402,7 +407,7 @@ class ScriptedParts:
                 Worker(client, task_queue=CPU_QUEUE, activities=cpu),
                 *(
                     Worker(client, task_queue=rollout_queue(name), activities=host.activities())
-                    for name, host in hosts.items()
+                    for name, host in self.hosts.items()
                 ),
             ]
             for worker in workers:
@@ -432,10 +437,16 @@ class ScriptedHost:
 
     def __init__(self, parts: ScriptedParts, name: InstanceId) -> None:
         self._parts, self._name = parts, name
-        self._calls = Calls(name, ScriptedGenerator(parts, name))
+        self._processes: list[Calls] = []
+        self.restart()
+
+    def restart(self) -> None:
+        self._calls = Calls(self._name, ScriptedGenerator(self._parts, self._name))
+        self._processes.append(self._calls)
 
     async def close(self) -> None:
-        await self._calls.close()
+        for calls in self._processes:
+            await calls.close()
 
     def activities(self) -> list[Callable[..., Awaitable[object]]]:
         return [

@@ -82,17 +82,15 @@ class Nightly(ScriptedParts):
     async def on_generate(self, request: TurnRequest, instance: InstanceId) -> TurnResult:
         group = request.trajectory.group_id
         if self.night and group in (GENERATING, VALIDATION):
-            await self._die(group)
+            self.reached[group].set()
+            await self.die(instance)
         return self.finished(request, instance)
 
     async def on_score(self, group: GroupId, index: int) -> Score:
         if self.night:
-            await self._die(group)
+            self.reached[group].set()
+            await asyncio.Event().wait()
         return await super().on_score(group, index)
-
-    async def _die(self, group: GroupId) -> None:
-        self.reached[group].set()
-        await asyncio.Event().wait()
 
 
 @asynccontextmanager

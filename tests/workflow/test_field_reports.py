@@ -99,7 +99,7 @@ async def test_a_trajectory_that_hangs_and_a_report_that_is_junk_cost_nobody_any
         async def on_generate(self, request: TurnRequest, instance: InstanceId) -> TurnResult:
             if request.trajectory.group_id == "000004" and request.call == 0:
                 hung.set()
-                await asyncio.Event().wait()  # and no heartbeat: the lease of 10 s expires
+                await self.die(instance)  # no heartbeat: the lease of 10 s expires
             return self.finished(request, instance)
 
     parts = OneHangs(prompts=9, total_steps=3)
