@@ -19,7 +19,7 @@ from temporalio.testing import ActivityEnvironment
 
 from psrl.schemas.errors import EngineUnavailable, InvariantViolated, StaleAttempt
 from psrl.schemas.ids import GroupId
-from psrl.schemas.messages.rollout import InstanceCommand, SegmentEnd, TrajectoryRef, TurnRequest, TurnResult
+from psrl.schemas.messages.rollout import HoldRequest, SegmentEnd, TrajectoryRef, TurnRequest, TurnResult
 from psrl.workers.rollout import calls as calls_module
 from psrl.workers.rollout import generate as generate_module
 from psrl.workers.rollout.activities import RolloutActivities
@@ -472,7 +472,7 @@ async def test_a_lease_is_returned_in_time_and_fails_when_the_engine_dies(bench:
     beats: asyncio.Queue[Any] = asyncio.Queue()
     environment = lease(MINUTE)
     environment.on_heartbeat = lambda *details: beats.put_nowait(details)
-    command = InstanceCommand(run_id=RUN, instance=INSTANCE)
+    command = HoldRequest(run_id=RUN, instance=INSTANCE)
     await lease(MINUTE / 20).run(activities(bench).hold_engine, command)
     task = asyncio.create_task(environment.run(activities(bench).hold_engine, command))
     await beats.get()
@@ -484,7 +484,7 @@ async def test_a_lease_is_returned_in_time_and_fails_when_the_engine_dies(bench:
 
 async def test_a_lease_does_not_depend_on_the_clock_of_this_machine(bench: Bench) -> None:
     """Ahead of the server's, it would end every lease at once, and the workflow would take the next without a pause."""
-    command = InstanceCommand(run_id=RUN, instance=INSTANCE)
+    command = HoldRequest(run_id=RUN, instance=INSTANCE)
     for ahead in (timedelta(hours=1), timedelta(hours=-1)):
         beats: asyncio.Queue[Any] = asyncio.Queue()
         environment = lease(MINUTE, ahead)

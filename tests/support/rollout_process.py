@@ -147,7 +147,8 @@ async def open_site(
     server, port = await start_server("127.0.0.1:0")
     stack = stack.model_copy(update={"coordinator_address": f"127.0.0.1:{port}"})
     (stack.home / STACK_FILE).write_text(stack.model_dump_json())
-    settings = {HOME_VARIABLE: str(stack.home), "PYTHONPATH": str(REPOSITORY), **(environment or {})}
+    code = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
+    settings = {HOME_VARIABLE: str(stack.home), "PYTHONPATH": code, **(environment or {})}
     before = {key: os.environ.get(key) for key in settings}
     os.environ.update(settings)
     tag = uuid.uuid4().hex[:8]
