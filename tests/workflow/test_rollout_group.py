@@ -129,6 +129,67 @@ async def test_the_first_finished_win_and_the_slow_ones_are_cancelled_down_to_th
     await asyncio.wait_for(cancelled.wait(), 15)
 
 
+async def test_an_undisturbed_group_is_one_generate_call_one_score_and_twenty_events(
+    client: Client, run_id: str
+) -> None:
+    parts = ScriptedParts()
+    parts.versions[InstanceId("rollout-0")] = 0
+    async with parts.workers(client):
+        group = await begin(client, start(run_id, needed=8, offered=8))
+        await group.result()
+        history = await group.fetch_history()
+    scheduled = [e.activity_task_scheduled_event_attributes for e in history.events]
+    ids = [attributes.activity_id for attributes in scheduled if attributes.activity_id]
+    assert ids == ["t00-t07-s0", "score-t00-t07"]
+    assert len(history.events) <= 20
+
+
+async def test_one_interrupted_of_eight_is_routed_anew_while_the_next_call_attaches_to_the_others(
+    client: Client, run_id: str
+) -> None:
+    others_may_end = asyncio.Event()
+
+    class OneInterrupted(ScriptedParts):
+        async def on_generate(self, request: TurnRequest, instance: InstanceId) -> TurnResult:
+            if request.trajectory.index == 3:
+                if request.call == 0:
+                    return self.interrupted(request, tokens=1)
+                others_may_end.set()
+            else:
+                await others_may_end.wait()
+            return self.finished(request, instance)
+
+    parts = OneInterrupted()
+    report = await play(client, parts, start(run_id, needed=8, offered=8))
+    assert (report.outcome, report.tokens) == (GroupOutcome.COMPLETE, 24)
+    assert [parts.times_generated(GROUP, index) for index in range(8)] == [1, 1, 1, 2, 1, 1, 1, 1]
+    asked = sorted(tuple(called.index for called in call.turns) for call in parts.generate_calls)
+    assert asked == [(0, 1, 2, 3, 4, 5, 6, 7), (0, 1, 2, 4, 5, 6, 7), (3,)]
+
+
+async def test_when_enough_have_finished_the_rest_goes_on_only_if_a_reward_fails(client: Client, run_id: str) -> None:
+    class Slow(ScriptedParts):
+        async def on_generate(self, request: TurnRequest, instance: InstanceId) -> TurnResult:
+            if request.trajectory.index == 2 and request.call == 0:
+                await asyncio.Event().wait()
+            return self.finished(request, instance)
+
+        async def on_score(self, group: GroupId, index: int) -> Score:
+            if index == 0 and self.fails:
+                return Score(index=index, outcome=ScoreOutcome.FAILED, error="no verdict")
+            return await super().on_score(group, index)
+
+        fails = False
+
+    for fails, times in ((False, 1), (True, 2)):
+        parts = Slow()
+        parts.fails = fails
+        report = await play(client, parts, start(f"{run_id}-{times}", offered=3))
+        assert report.outcome is GroupOutcome.COMPLETE
+        assert parts.times_generated(GROUP, 2) == times
+        assert parts.generate_calls[0].enough == 2
+
+
 async def test_a_slow_judge_does_not_hold_its_siblings_when_rewards_are_not_coalesced(
     client: Client, run_id: str
 ) -> None:
