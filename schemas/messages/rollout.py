@@ -250,18 +250,25 @@ class PullResult(Message):
 
 
 class InstanceState(StrEnum):
-    """Life of one instance within a run."""
+    """Life of one instance within a run. Its host and its workflow each tell it; STARTED, LOADED and LOST only the
+    host."""
 
     STARTING = "starting"
     """The engine loads its model."""
-    PAUSING = "pausing"
-    """No new request is admitted; running generations are interrupted or drained."""
+    STARTED = "started"
+    """The engine lives, at no version yet."""
     PULLING = "pulling"
     """A version is read, verified, loaded and probed."""
+    LOADED = "loaded"
+    """The engine holds a verified version; no request is admitted."""
     SERVING = "serving"
     """Requests are admitted at a known version."""
+    PAUSING = "pausing"
+    """No new request is admitted; running generations are interrupted or drained."""
     QUARANTINED = "quarantined"
     """Its restart budget is used up or its weights cannot be trusted; it gets no request."""
+    LOST = "lost"
+    """The engine died or is stuck; only a new start helps."""
     STOPPED = "stopped"
     """The run ended or gave the instance back."""
 

@@ -274,10 +274,12 @@ async def test_cached_prefixes_are_used_within_a_version_and_never_across(rig: R
 
 async def test_a_cache_that_was_not_cleared_would_not_be_used_across_versions_either(rig: Rig) -> None:
     await rig.generate(await rig.new_group(), max_tokens=4)
-    rig.host._version = Version(7)  # as if an update had left the cache alone
+    right = rig.host._holds
+    assert right is not None
+    rig.host._holds = right.model_copy(update={"version": 7})  # as if an update had left the cache alone
     with pytest.raises(InvariantViolated, match="L5: sampled under 0, taken for version 7"):
         await rig.generate(await rig.new_group(), max_tokens=4)
-    rig.host._version = Version(0)
+    rig.host._holds = right
     assert rig.cached_tokens == [0, 0]
 
 

@@ -63,13 +63,15 @@ class InstanceMachine(RuleBasedStateMachine):
         self.shut_out = False
         self.served_since = self.now if self.served_since is None else self.served_since
 
-    @rule(version=st.integers(0, 9))
-    def sync_is_asked_for(self, version: int) -> None:
-        self.life.target = max(self.life.target, version)
+    @rule(further=st.integers(-1, 2))
+    def sync_is_asked_for(self, further: int) -> None:
+        self.life.target = max(self.life.target, self.life.target + further)
 
-    @precondition(lambda self: self.next == "" and self.life.behind and not self.stopped)
+    @precondition(lambda self: self.next == "" and not self.stopped)
     @rule()
     def syncs(self) -> None:
+        self.sync_is_asked_for(1)
+        assert self.life.behind
         self.life.pauses()
         self.next = "pause"
 
@@ -86,8 +88,10 @@ class InstanceMachine(RuleBasedStateMachine):
         self.in_vain_s = 0.0
 
     @precondition(lambda self: not self.stopped)
-    @rule(for_good=st.booleans())
-    def fails(self, for_good: bool) -> None:
+    @rule(really=st.sampled_from([False, False, True]), for_good=st.booleans())
+    def fails(self, really: bool, for_good: bool) -> None:
+        if not really:
+            return
         for_good = for_good and self.next == "start"
         self.note_long_service()
         self.failures = 1 + (max(self.failures, self.allowed) if for_good else self.failures)
@@ -106,8 +110,10 @@ class InstanceMachine(RuleBasedStateMachine):
         self.life, self.pulled, self.next = Life(self.start), -1, "start"
 
     @precondition(lambda self: not self.stopped)
-    @rule()
-    def stops(self) -> None:
+    @rule(really=st.sampled_from([*[False] * 15, True]))
+    def stops(self, really: bool) -> None:
+        if not really:
+            return
         self.life.stopped()
         self.stopped = True
 

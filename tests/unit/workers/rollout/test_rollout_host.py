@@ -1,6 +1,8 @@
 """The host's states and its gate, with a scripted engine and no store."""
 
 import asyncio
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -55,11 +57,11 @@ async def test_the_gate_opens_only_after_start_pull_and_resume(host: Host) -> No
     """Field report 13: an engine that was started reports version -1 and serves nothing before a pull."""
     assert seen(host) == (InstanceState.STOPPED, -1)
     await host.start(SPEC)
-    assert seen(host) == (InstanceState.STARTING, -1)
+    assert seen(host) == (InstanceState.STARTED, -1)
     with pytest.raises(EngineUnavailable, match="pull_weights comes first"):
         await host.resume(RUN)
     await host.pull(RUN, Version(4))
-    assert seen(host) == (InstanceState.PAUSING, 4)
+    assert seen(host) == (InstanceState.LOADED, 4)
     assert await host.enter(RUN, 0, patience_s=0.01) is None
     await host.resume(RUN)
     assert seen(host) == (InstanceState.SERVING, 4)
@@ -103,7 +105,7 @@ async def test_commands_repeated_change_nothing(host: Host, engines: list[Script
 async def test_a_start_repeated_keeps_the_engine_but_shuts_the_gate(host: Host, engines: list[ScriptedEngine]) -> None:
     await serve(host, 1)
     await host.start(SPEC)
-    assert (seen(host), len(engines)) == ((InstanceState.PAUSING, 1), 1)
+    assert (seen(host), len(engines)) == ((InstanceState.LOADED, 1), 1)
     assert await host.enter(RUN, 0, patience_s=0.01) is None
 
 
@@ -140,7 +142,7 @@ async def test_damaged_bytes_leave_the_engine_untouched(
     made[1].damaged.add(2)
     with pytest.raises(WeightsRefused, match="damaged"):
         await host.pull(RUN, Version(2))
-    assert (seen(host), made[2][0].loaded) == ((InstanceState.PAUSING, 1), [1])
+    assert (seen(host), made[2][0].loaded) == ((InstanceState.LOADED, 1), [1])
     await host.resume(RUN)
     assert seen(host) == (InstanceState.SERVING, 1)
 
@@ -173,6 +175,49 @@ async def test_weights_that_compute_something_else_are_refused(host: Host, scrip
     assert result.probe_max_abs_diff == 0
 
 
+@pytest.mark.parametrize("at", [0, 1, 2])
+async def test_weights_that_compute_no_number_are_refused(
+    host: Host, engines: list[ScriptedEngine], monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """A comparison with NaN is false, and `max` passes over one that is not the first."""
+    await host.start(SPEC)
+    right = engines[0].probe
+
+    async def probe(token_ids: Sequence[int]) -> list[float]:
+        values = await right(token_ids)
+        return [math.nan if place == at else value for place, value in enumerate(values)]
+
+    monkeypatch.setattr(engines[0], "probe", probe)
+    with pytest.raises(WeightsRefused, match="by nan; allowed is"):
+        await host.pull(RUN, Version(1))
+    assert seen(host) == (InstanceState.QUARANTINED, -1)
+
+
+async def test_a_death_during_a_pull_fails_it_and_the_next_start_makes_a_new_engine(
+    host: Host, script: Script, engines: list[ScriptedEngine]
+) -> None:
+    script.load_s = 0.2
+    await host.start(SPEC)
+    pull = asyncio.create_task(host.pull(RUN, Version(1)))
+    await asyncio.sleep(0.05)
+    assert seen(host)[0] is InstanceState.PULLING
+    await engines[0].die()
+    host.notice_death()
+    with pytest.raises(EngineUnavailable, match="the engine died"):
+        await pull
+    assert seen(host) == (InstanceState.LOST, -1)
+    await serve(host, 1)
+    assert (seen(host), len(engines)) == ((InstanceState.SERVING, 1), 2)
+
+
+async def test_tokens_count_from_the_latest_start(host: Host) -> None:
+    await serve(host, 1)
+    host.count_tokens(5)
+    assert host.tokens == 5
+    await host.start(SPEC)
+    assert (host.tokens, host.report().tokens_total) == (0, 5)
+
+
 async def test_an_engine_that_cannot_be_trusted_is_made_anew(
     host: Host, script: Script, engines: list[ScriptedEngine]
 ) -> None:
@@ -190,7 +235,7 @@ async def test_a_death_is_noticed_and_repaired_by_a_start(host: Host, engines: l
     with pytest.raises(EngineUnavailable, match="the engine is dead"):
         host.renew_lease(RUN)
     host.notice_death()
-    assert seen(host) == (InstanceState.QUARANTINED, -1)
+    assert seen(host) == (InstanceState.LOST, -1)
     await serve(host, 1)
     assert seen(host) == (InstanceState.SERVING, 1)
 
@@ -200,7 +245,7 @@ async def test_a_stuck_engine_is_ended_reported_and_replaced(host: Host, engines
     await engines[0].stall()
     host.changed.clear()
     await noticing(host)
-    assert seen(host) == (InstanceState.QUARANTINED, -1)
+    assert seen(host) == (InstanceState.LOST, -1)
     assert host.changed.is_set(), "the coordinator is told at once"
     assert not engines[0].alive()
     with pytest.raises(EngineUnavailable, match=r"the engine is stuck: .*rollout\.stall_timeout_s=0\.2"):
@@ -241,13 +286,13 @@ async def test_an_engine_that_cannot_be_paused_is_ended(
     monkeypatch.setattr(host_module, "INTERRUPT_TIMEOUT_S", 0.05)
     with pytest.raises(EngineUnavailable, match="could not be paused"):
         await host.pause(RUN, interrupt=True)
-    assert (seen(host)[0], engines[0].alive()) == (InstanceState.QUARANTINED, False)
+    assert (seen(host)[0], engines[0].alive()) == (InstanceState.LOST, False)
 
 
 async def noticing(host: Host) -> None:
     """As the reporter does, until the host has given its engine up."""
     async with asyncio.timeout(60):
-        while seen(host)[0] is not InstanceState.QUARANTINED:
+        while seen(host)[0] is not InstanceState.LOST:
             host.notice_stall()
             await asyncio.sleep(0.01)
 
