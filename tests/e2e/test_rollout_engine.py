@@ -24,9 +24,9 @@ from psrl.activities.store.engine import async_engine
 from psrl.schemas.config import ModelSection, RolloutDtype, RolloutSection
 from psrl.schemas.errors import EngineUnavailable, InvariantViolated, WeightsRefused
 from psrl.schemas.ids import GroupId, RunId, Version
-from psrl.schemas.messages.rollout import EngineSpec, InstanceState, SegmentEnd, TurnRequest, TurnResult
+from psrl.schemas.messages.rollout import EngineSpec, InstanceState, Sampling, SegmentEnd, TurnRequest, TurnResult
 from psrl.schemas.weights import WeightManifest, WeightProbe
-from psrl.workers.rollout.engine import DEFAULT_ENGINE, load_engine
+from psrl.workers.rollout.engine import DEFAULT_ENGINE, EngineRequest, load_engine
 from psrl.workers.rollout.generate import Generator, InEngine
 from psrl.workers.rollout.host import Host
 from tests.support.postgres import PostgresServer
@@ -270,6 +270,24 @@ async def test_cached_prefixes_are_used_within_a_version_and_never_across(rig: R
     await rig.serve(1)
     await rig.generate(await rig.new_group(), max_tokens=4)
     assert rig.cached_tokens == [0]
+
+
+async def test_a_continued_turn_tells_whether_its_kv_was_kept(rig: Rig) -> None:
+    """Kept within a version, as after an abort; dropped by a sync."""
+    turn = [*PROMPT, *range(7, 7 + 64)]
+
+    async def cached() -> set[int]:
+        asked = EngineRequest(
+            f"continued-{len(rig.cached_tokens)}", turn, Sampling(temperature=1, max_tokens=4), "salt", 1
+        )
+        return {chunk.cached_tokens async for chunk in rig.engine.generate(asked)}
+
+    assert await cached() == {0}
+    [kept] = await cached()
+    assert len(PROMPT) < kept < len(turn)
+    await rig.host.pause(RUN, interrupt=True)
+    await rig.host.resume(RUN)
+    assert await cached() == {0}
 
 
 async def test_a_cache_that_was_not_cleared_would_not_be_used_across_versions_either(rig: Rig) -> None:

@@ -45,6 +45,8 @@ class Script:
     holds_at: list[int] = field(default_factory=list)
     """Having sampled so many tokens, an engine gives no other one before the file `{release}.{number}` exists."""
     release: str = ""
+    cached_tokens: int = 0
+    """Of every request's prompt, as an engine says whose cache was kept."""
     stalls_after: int | None = None
     """The first engine of a process stops after so many tokens, as if its process were frozen. Later ones do not."""
     sampled_log: str = ""
@@ -137,7 +139,7 @@ class ScriptedEngine:
                 if self.script.token_s:
                     await asyncio.sleep(self.script.token_s)
                 if not await self._may_sample(request.request_id):
-                    yield Chunk([], [], StreamEnd.ABORTED, (version,))
+                    yield Chunk([], [], StreamEnd.ABORTED, (version,), self.script.cached_tokens)
                     return
                 previous, position = ids[-1], len(ids)
                 left -= 1
@@ -145,7 +147,8 @@ class ScriptedEngine:
                 ids.append(STOP_ID if stop else token_at(previous, position))
                 self._count()
                 end = StreamEnd.STOP if stop else None if left else StreamEnd.LENGTH
-                yield Chunk([ids[-1]], [logprob_at(previous, position)], end, (version,) if end else ())
+                versions, cached = (version,) if end else (), self.script.cached_tokens
+                yield Chunk([ids[-1]], [logprob_at(previous, position)], end, versions, cached)
                 if end:
                     return
         finally:

@@ -207,7 +207,8 @@ def _chunk(output: RequestOutput) -> Chunk:
     if completion.finish_reason not in ENDS and output.finished:
         raise EngineUnavailable(f"the engine ended request {output.request_id} with {completion.finish_reason!r}")
     values = completion.logprobs.logprobs if completion.logprobs else ()
+    cached = output.num_cached_tokens or 0
     if not output.finished:
-        return Chunk(completion.token_ids, values)
+        return Chunk(completion.token_ids, values, cached_tokens=cached)
     versions = tuple(span.version for span in completion.weight_versions or ())
-    return Chunk(completion.token_ids, values, ENDS[completion.finish_reason], versions)
+    return Chunk(completion.token_ids, values, ENDS[completion.finish_reason], versions, cached)
