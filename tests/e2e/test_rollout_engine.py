@@ -21,6 +21,7 @@ from transformers import Qwen2ForCausalLM
 from psrl.activities.generation.turns import TurnStore
 from psrl.activities.generation.writer import SegmentWriter
 from psrl.activities.store.engine import async_engine
+from psrl.activities.weights.transport import Lease
 from psrl.schemas.config import ModelSection, RolloutDtype, RolloutSection
 from psrl.schemas.errors import EngineUnavailable, InvariantViolated, WeightsRefused
 from psrl.schemas.ids import GroupId, RunId, Version
@@ -100,13 +101,14 @@ class HfWeights:
         self.changes: dict[int, Any] = {}
         """Done to the tensors of a version on their way."""
 
-    async def fetch(self, run_id: RunId, version: Version) -> tuple[WeightManifest, dict[str, torch.Tensor]]:
+    async def lease(self, run_id: RunId, version: Version) -> Lease:
         model = self.versions[version]
         probe = WeightProbe(token_ids=PROBE_IDS, logprobs=tuple(logprobs_of(model, PROBE_IDS)))
         tensors = tensors_of(model)
         if version in self.changes:
             tensors = self.changes.pop(version)(tensors)
-        return WeightManifest(run_id=run_id, version=version, transport="t", uri="", shards=(), probe=probe), tensors
+        manifest = WeightManifest(run_id=run_id, version=version, transport="t", uri="", shards=(), probe=probe)
+        return Lease(manifest, tensors, release=lambda: None)
 
 
 @pytest.fixture(scope="module")

@@ -65,8 +65,8 @@ class Chunk:
     versions: tuple[str, ...] = ()
     """On the last chunk: versions the engine itself says the tokens come from; empty when it does not say."""
     cached_tokens: int = 0
-    """Of the request's prompt: their KV was still in the engine. For a continued turn that is more than the prompt of the
-    turn when the engine went on with what it had, and less when a sync, or another instance, made it start over."""
+    """Of the request's prompt: their KV was still in the engine. For a continued turn they are more than the turn's own
+    prompt when its KV was kept, and not when a sync or a move to another instance dropped it."""
 
 
 class Engine(Protocol):
