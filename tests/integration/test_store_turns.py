@@ -179,6 +179,12 @@ async def test_a_later_turn_goes_on_from_all_that_was_said_before(bench: Bench, 
     assert (await stored_trajectory(store)).tokens == 13
 
 
+async def test_the_context_of_a_turn_leaves_out_what_the_turn_has_sampled_itself(two_turns: AsyncEngine) -> None:
+    turns, ref = TurnStore(two_turns), call().trajectory
+    contexts = [await turns.prompt(ref, turn) for turn in range(3)]
+    assert contexts == [[*PROMPT, *RESPONSE[:end]] for end in (0, 6, 7)]
+
+
 async def test_a_turn_that_is_begun_anew_keeps_what_the_environment_said(bench: Bench, store: AsyncEngine) -> None:
     await add_turn(store, 1, TURNS[1], end=None)
     request = call(number=1).model_copy(update={"turn": 1})
