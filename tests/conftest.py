@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from psrl.activities.store.engine import async_engine
+from psrl.activities.store.connections import async_store
 from psrl.schemas.ids import InstanceId
 from psrl.schemas.stack import STACK_FILE, Stack
 from tests.support.postgres import PostgresServer, running_postgres
@@ -45,7 +45,7 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 async def store(postgres_url: str) -> AsyncIterator[AsyncEngine]:
-    engine = async_engine(postgres_url)
+    engine = async_store(postgres_url)
     yield engine
     await engine.dispose()
 

@@ -17,7 +17,7 @@ from ..activities.data.dataset import DatasetCache
 from ..activities.data.draw import Draw
 from ..activities.data.restore import Restore
 from ..activities.rewards.score import Rewards
-from ..activities.store.engine import async_engine
+from ..activities.store.connections import async_store
 from ..activities.store.migrate import require_current
 from ..activities.store.reach import require_reachable
 from ..schemas.ids import CPU_QUEUE
@@ -38,7 +38,7 @@ async def main(stack: Stack, stop: asyncio.Event) -> None:
     await asyncio.to_thread(require_reachable, stack.postgres_url, store_id=stack.store_id)
     await asyncio.to_thread(require_current, stack.postgres_url)
     client = await join(stack)
-    store = async_engine(stack.postgres_url, store_id=stack.store_id)
+    store = async_store(stack.postgres_url, store_id=stack.store_id)
     watchdog = asyncio.create_task(_watchdog())
     try:
         async with cpu_worker(client, store, len(stack.instances)):

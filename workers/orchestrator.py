@@ -14,7 +14,7 @@ from ..activities.orchestration.lookout import LookoutActivities
 from ..activities.routing.activities import RoutingActivities
 from ..activities.routing.client import CoordinatorClient
 from ..activities.store.activities import StoreActivities
-from ..activities.store.engine import async_engine
+from ..activities.store.connections import async_store
 from ..activities.store.migrate import require_current
 from ..activities.store.reach import require_reachable
 from ..schemas.ids import ORCHESTRATOR_QUEUE
@@ -39,7 +39,7 @@ async def main(stack: Stack, stop: asyncio.Event) -> None:
     client = await join(stack)
     await asyncio.to_thread(require_reachable, stack.postgres_url, store_id=stack.store_id)
     await asyncio.to_thread(require_current, stack.postgres_url)
-    store = async_engine(stack.postgres_url, store_id=stack.store_id)
+    store = async_store(stack.postgres_url, store_id=stack.store_id)
     coordinator = CoordinatorClient(stack.coordinator_address, stack.stack_id)
     try:
         async with orchestrator(client, StoreActivities(store), RoutingActivities(coordinator)):

@@ -31,8 +31,8 @@ class Checked(NamedTuple):
 class Admit:
     """`instances` is how many rollout instances the stack has; null leaves the number unchecked."""
 
-    def __init__(self, engine: AsyncEngine, datasets: DatasetCache, instances: int | None) -> None:
-        self._engine = engine
+    def __init__(self, store: AsyncEngine, datasets: DatasetCache, instances: int | None) -> None:
+        self._store = store
         self._datasets = datasets
         self._instances = instances
 
@@ -42,14 +42,14 @@ class Admit:
         """Idempotent per workflow run: a repeated call answers from the row that the first one wrote."""
         if not RUN_ID_PATTERN.fullmatch(request.run_id):
             raise ConfigError(f"run id {request.run_id!r} is not usable; allowed: {RUN_ID_RULE}")
-        async with self._engine.connect() as connection:
+        async with self._store.connect() as connection:
             stored = await _stored(connection, request)
         if stored is not None:
             return stored
         # Reading and tokenising may take minutes; in a thread, so that this process stays responsive.
         async with heartbeating():
             checked = await asyncio.to_thread(self._check, request)
-        async with self._engine.begin() as connection:
+        async with self._store.begin() as connection:
             await connection.execute(insert(Run).values(_row(request, checked)).on_conflict_do_nothing())
             admitted = await _stored(connection, request)
         assert admitted is not None

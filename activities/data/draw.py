@@ -30,8 +30,8 @@ INSERT_TRAJECTORIES: TextClause = text(
 
 
 class Draw:
-    def __init__(self, engine: AsyncEngine, datasets: DatasetCache) -> None:
-        self._engine = engine
+    def __init__(self, store: AsyncEngine, datasets: DatasetCache) -> None:
+        self._store = store
         self._datasets = datasets
         self._runs = AdmittedRuns()
 
@@ -48,7 +48,7 @@ class Draw:
             prompt = dataset.train[place.prompt]
             key = {"run_id": request.run_id, "group_id": training_group(number), "version_tag": tag}
             rows.append({**key, "purpose": Purpose.TRAIN.value, **_prompt_columns(place, prompt)})
-        async with heartbeating(), self._engine.begin() as connection:
+        async with heartbeating(), self._store.begin() as connection:
             return await _insert(connection, request.run_id, rows, request.trajectories)
 
     @activity.defn(name="draw_validation")
@@ -62,11 +62,11 @@ class Draw:
             place = Place(epoch=0, position=number, prompt=number)
             key = {"run_id": request.run_id, "group_id": validation_group(version, number), "version_tag": version}
             rows.append({**key, "purpose": Purpose.VALIDATION.value, **_prompt_columns(place, prompt)})
-        async with heartbeating(), self._engine.begin() as connection:
+        async with heartbeating(), self._store.begin() as connection:
             return await _insert(connection, request.run_id, rows, request.trajectories)
 
     async def _open(self, run_id: RunId) -> tuple[AdmittedRun, Dataset]:
-        async with self._engine.connect() as connection:
+        async with self._store.connect() as connection:
             run = await self._runs.get(connection, run_id)
         # Loads only after this process was restarted; otherwise the data set is in memory.
         async with heartbeating():

@@ -98,19 +98,19 @@ LAST_REWARD = text(
 
 
 class Restore:
-    def __init__(self, engine: AsyncEngine, datasets: DatasetCache, instances: int | None) -> None:
-        self._engine, self._datasets, self._instances = engine, datasets, instances
+    def __init__(self, store: AsyncEngine, datasets: DatasetCache, instances: int | None) -> None:
+        self._store, self._datasets, self._instances = store, datasets, instances
 
     @activity.defn(name="restore_run")
     @boundary
     async def restore_run(self, request: RestoreRequest) -> Restored:
         """Raises `RunUnknown`, `NothingToResume`, and what admission raises for files that are no longer usable."""
-        async with self._engine.connect() as connection:
+        async with self._store.connect() as connection:
             run = await _run(connection, request.run_id)
         async with heartbeating():
             checked = await asyncio.to_thread(self._check, run, request.accept_changed_data)
             changed = checked.dataset.fingerprint != run.data_fingerprint
-            async with self._engine.connect() as connection:
+            async with self._store.connect() as connection:
                 return await _restored(connection, run, admission_of(checked), changed)
 
     def _check(self, run: Row[Any], accept_changed_data: bool) -> Checked:

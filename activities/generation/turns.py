@@ -14,7 +14,7 @@ from ...schemas.messages.rollout import SegmentEnd, TrajectoryRef, TurnRequest
 from ...schemas.status import SegmentKind
 from ...schemas.tables import Group, Run, Segment, Trajectory, Turn
 from ..store.codec import decode_ids
-from ..store.engine import one_statement_each
+from ..store.connections import one_statement_each
 from .patience import patiently
 
 ATTEMPTS_PER_CALL = 1_000_000

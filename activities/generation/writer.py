@@ -22,7 +22,7 @@ from ...schemas.errors import InvariantViolated
 from ...schemas.ids import GroupId, RunId
 from ...schemas.status import SegmentKind, TrajectoryStatus
 from ...schemas.tables import Run
-from ..store.engine import one_statement_each
+from ..store.connections import one_statement_each
 from ..store.literals import listed
 from .patience import patiently
 

@@ -30,8 +30,8 @@ from .samples import Scorable, read_scorable, to_sample, write_scores
 
 
 class Rewards:
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
+    def __init__(self, store: AsyncEngine) -> None:
+        self._store = store
         self._runs = AdmittedRuns()
         self._calls = KeptPerRun[UserCalls]()
         self._tokenizers = KeptPerRun[Tokenizer]()
@@ -42,7 +42,7 @@ class Rewards:
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Heartbeats, so that it can be cancelled while a reward is slow."""
         async with heartbeating():
-            async with self._engine.connect() as connection:
+            async with self._store.connect() as connection:
                 found = await read_scorable(connection, request)
                 config = await self._runs.config(connection, request.run_id, found[0].workflow_run_id)
             filtered = found[0].purpose == Purpose.TRAIN and filter_name(config) is not None
@@ -50,7 +50,7 @@ class Rewards:
             fresh = await self._compute(config, unscored) if unscored else []
             if fresh:
                 # What is stored counts: another attempt may have been first, or the trajectory was aborted meanwhile.
-                async with self._engine.begin() as connection:
+                async with self._store.begin() as connection:
                     if filtered:
                         await lock_group(connection, request.run_id, request.group_id)
                     await write_scores(connection, request, fresh)
@@ -71,7 +71,7 @@ class Rewards:
 
     async def _verdict(self, run: str, config: RunConfig, request: ScoreRequest) -> GroupVerdict | None:
         """None while the group is incomplete."""
-        async with self._engine.connect() as connection:
+        async with self._store.connect() as connection:
             groups = await read_scored_groups(connection, request.run_id, [request.group_id], config.psrl.rollout_n)
         group = groups.get(request.group_id)
         return await self._verdicts.of(run, config, group) if group is not None else None

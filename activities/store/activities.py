@@ -17,35 +17,35 @@ from .records import reopen_run, store_evaluation, store_run, store_step
 
 
 class StoreActivities:
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
+    def __init__(self, store: AsyncEngine) -> None:
+        self._store = store
 
     @activity.defn(name="make_batch")
     @boundary
     async def make_batch(self, request: BatchRequest) -> BatchInfo:
         async with heartbeating():
-            return await record_batch(self._engine, request)
+            return await record_batch(self._store, request)
 
     @activity.defn(name="record_step")
     @boundary
     async def record_step(self, request: StepReport) -> None:
-        await store_step(self._engine, request)
+        await store_step(self._store, request)
 
     @activity.defn(name="record_evaluation")
     @boundary
     async def record_evaluation(self, request: EvaluationReport) -> None:
-        await store_evaluation(self._engine, request)
+        await store_evaluation(self._store, request)
 
     @activity.defn(name="record_run")
     @boundary
     async def record_run(self, request: RunStatus) -> None:
-        await store_run(self._engine, request)
+        await store_run(self._store, request)
 
     @activity.defn(name="reopen_run")
     @boundary
     async def reopen_run(self, request: ReopenRun) -> None:
-        await reopen_run(self._engine, request)
+        await reopen_run(self._store, request)
 
     async def mark_groups(self, run_id: RunId, groups: Sequence[GroupId], reason: str) -> None:
         """The store's half of `cancel_groups`."""
-        await mark_groups(self._engine, run_id, groups, exit_status(reason), reason)
+        await mark_groups(self._store, run_id, groups, exit_status(reason), reason)

@@ -118,10 +118,10 @@ GROUPS_WAITED: TextClause = text(
 """Since the last of its members was scored."""
 
 
-async def record_batch(engine: AsyncEngine, request: BatchRequest) -> BatchInfo:
+async def record_batch(store: AsyncEngine, request: BatchRequest) -> BatchInfo:
     """Raises `InvariantViolated` when the batch would break a promise; then nothing is recorded."""
     try:
-        async with engine.begin() as connection:
+        async with store.begin() as connection:
             return await _record(connection, request)
     except IntegrityError as error:
         raise _explain(request, error) from error

@@ -19,10 +19,10 @@ def exit_status(reason: str) -> GroupStatus:
 
 
 async def mark_groups(
-    engine: AsyncEngine, run_id: RunId, groups: Sequence[GroupId], status: GroupStatus, reason: str
+    store: AsyncEngine, run_id: RunId, groups: Sequence[GroupId], status: GroupStatus, reason: str
 ) -> None:
     """Idempotent; a group that was trained or has left already keeps its status."""
-    async with engine.begin() as connection:
+    async with store.begin() as connection:
         await mark_groups_on(connection, run_id, groups, status, reason)
 
 

@@ -18,12 +18,12 @@ class AnotherStore(OperationalError):
         self.expected = expected
 
 
-def only_ours(engine: Engine, expected: str) -> None:
-    """From now on the engine has connections to the database of this id only; an empty one admits any."""
+def only_ours(store: Engine, expected: str) -> None:
+    """From now on it connects to the database of this id only; an empty id admits any."""
     if not expected:
         return
 
-    @event.listens_for(engine, "connect")
+    @event.listens_for(store, "connect")
     def identify(connection: Any, record: object) -> None:
         found = store_id(connection) or "empty"
         if found != expected:

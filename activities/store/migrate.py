@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from ...schemas.errors import StoreRevisionMismatch
-from .engine import sync_engine
+from .connections import sync_store
 
 UPGRADE_LOCK = 0x7073726C
 """Key of the PostgreSQL advisory lock held while upgrading: "psrl" in ASCII."""
@@ -21,37 +21,37 @@ UPGRADE_LOCK = 0x7073726C
 
 def upgrade(url: str) -> None:
     """Bring the store at `url` to the newest revision; does nothing when it is there already."""
-    engine = sync_engine(url)
+    store = sync_store(url)
     try:
-        with engine.begin() as connection:
+        with store.begin() as connection:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": UPGRADE_LOCK})
             command.upgrade(_config(connection), "head")
     finally:
-        engine.dispose()
+        store.dispose()
 
 
 def downgrade(url: str, revision: str) -> None:
     """Take the store back to `revision` (`base` removes every table, and with them all data)."""
-    engine = sync_engine(url)
+    store = sync_store(url)
     try:
-        with engine.begin() as connection:
+        with store.begin() as connection:
             command.downgrade(_config(connection), revision)
     finally:
-        engine.dispose()
+        store.dispose()
 
 
 def require_current(url: str) -> None:
     """Raises `StoreRevisionMismatch` naming both revisions."""
-    engine = sync_engine(url)
+    store = sync_store(url)
     try:
-        with engine.connect() as connection:
+        with store.connect() as connection:
             found = MigrationContext.configure(connection).get_current_revision()
             wanted = head()
     finally:
-        engine.dispose()
+        store.dispose()
     if found != wanted:
         raise StoreRevisionMismatch(
-            f"the store at {engine.url.render_as_string()} is at revision {found or 'none (empty)'}, this release "
+            f"the store at {store.url.render_as_string()} is at revision {found or 'none (empty)'}, this release "
             f"needs {wanted}: `psrl up` upgrades it, or use the release that matches the store"
         )
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError, ProgrammingError
 
 from ...schemas.errors import StoreRevisionMismatch, Unreachable, another_stacks
 from ...schemas.silence import why_silent
-from .engine import sync_engine
+from .connections import sync_store
 from .identity import AnotherStore
 
 TIMEOUT_S = 60.0
@@ -25,9 +25,9 @@ COMMAND_CONNECT_S = 5
 def opened(url: str, store_id: str = "") -> Iterator[Engine]:
     """For the time of one command. Raises `Unreachable` when PostgreSQL does not answer, then or later, `NotOurs` when
     it is another stack's, and `StoreRevisionMismatch` when it has other tables."""
-    engine = sync_engine(url, COMMAND_CONNECT_S, store_id)
+    store = sync_store(url, COMMAND_CONNECT_S, store_id)
     try:
-        yield engine
+        yield store
     except (OperationalError, InterfaceError) as error:
         raise _told(url, error, "did not answer") from error
     except ProgrammingError as error:
@@ -38,25 +38,25 @@ def opened(url: str, store_id: str = "") -> Iterator[Engine]:
             "matches it"
         ) from error
     finally:
-        engine.dispose()
+        store.dispose()
 
 
 def require_reachable(url: str, timeout_s: float = TIMEOUT_S, store_id: str = "") -> None:
     """Returns as soon as our server answers a query. Raises `Unreachable` saying what was tried and for how long, or
     `NotOurs`."""
-    engine = sync_engine(url, store_id=store_id)
+    store = sync_store(url, store_id=store_id)
     deadline = time.monotonic() + timeout_s
     try:
         while True:
             try:
-                engine.connect().close()
+                store.connect().close()
                 return
             except OperationalError as error:
                 if time.monotonic() >= deadline:
                     raise _told(url, error, f"did not answer within {timeout_s:.0f} s") from error
             time.sleep(PAUSE_S)
     finally:
-        engine.dispose()
+        store.dispose()
 
 
 _WHAT_TO_DO = (

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 FINAL = (RunPhase.DONE, RunPhase.STOPPED, RunPhase.FAILED)
 
 
-async def store_step(engine: AsyncEngine, report: StepReport) -> None:
+async def store_step(store: AsyncEngine, report: StepReport) -> None:
     """Idempotent by (run, buffer)."""
     values = {
         # Through JSON text, in which a number that is not finite is spelled "NaN": PostgreSQL's JSON has none.
@@ -26,17 +26,17 @@ async def store_step(engine: AsyncEngine, report: StepReport) -> None:
         "published_at": report.published_at,
     }
     statement = insert(StepMetric).values(run_id=report.run_id, buffer=report.buffer, **values)
-    async with engine.begin() as connection:
+    async with store.begin() as connection:
         await connection.execute(
             statement.on_conflict_do_update(index_elements=[StepMetric.run_id, StepMetric.buffer], set_=values)
         )
 
 
-async def store_evaluation(engine: AsyncEngine, report: EvaluationReport) -> None:
+async def store_evaluation(store: AsyncEngine, report: EvaluationReport) -> None:
     """Idempotent by (run, version)."""
     values = {"accuracy": report.accuracy, "scored": report.scored, "failed": report.failed}
     statement = insert(EvaluationResult).values(run_id=report.run_id, version=report.version, **values)
-    async with engine.begin() as connection:
+    async with store.begin() as connection:
         await connection.execute(
             statement.on_conflict_do_update(
                 index_elements=[EvaluationResult.run_id, EvaluationResult.version], set_=values
@@ -44,7 +44,7 @@ async def store_evaluation(engine: AsyncEngine, report: EvaluationReport) -> Non
         )
 
 
-async def reopen_run(engine: AsyncEngine, request: ReopenRun) -> None:
+async def reopen_run(store: AsyncEngine, request: ReopenRun) -> None:
     """An ended run is resumed, perhaps with other data than before. Idempotent."""
     admission = request.admission.model_dump(mode="json", exclude={"schema_version", "config"})
     values = {**admission, "phase": RunPhase.STARTING.value, "reason": "", "finished_at": None}
@@ -52,11 +52,11 @@ async def reopen_run(engine: AsyncEngine, request: ReopenRun) -> None:
         values["first_epoch"] = request.first_epoch
     if request.workflow_run_id:
         values["workflow_run_id"] = request.workflow_run_id
-    async with engine.begin() as connection:
+    async with store.begin() as connection:
         await connection.execute(update(Run).where(Run.run_id == request.run_id).values(values))
 
 
-async def store_run(engine: AsyncEngine, status: RunStatus) -> None:
+async def store_run(store: AsyncEngine, status: RunStatus) -> None:
     """A finished run keeps its record: a second run that was refused because of its id must not overwrite it. A run
     that failed before its row was written has nothing to record."""
     final = status.phase in FINAL
@@ -69,7 +69,7 @@ async def store_run(engine: AsyncEngine, status: RunStatus) -> None:
             finished_at=func.now() if final else None,
         )
     )
-    async with engine.begin() as connection:
+    async with store.begin() as connection:
         changed = (await connection.execute(statement)).rowcount
     if not changed:
         log.warning("run %s is %s, not recorded: no unfinished run of this id", status.run_id, status.phase)

@@ -45,19 +45,19 @@ class FileTransport:
     def write(
         self, run_id: RunId, version: Version, tensors: "Mapping[str, torch.Tensor]", probe: WeightProbe
     ) -> WeightManifest:
-        place = self._place(run_id, version)
-        with room(place.parent, sum(tensor.nbytes for tensor in tensors.values())):
-            return self._write(place, run_id, version, tensors, probe)
+        folder = self._folder(run_id, version)
+        with room(folder.parent, sum(tensor.nbytes for tensor in tensors.values())):
+            return self._write(folder, run_id, version, tensors, probe)
 
     def _write(
         self,
-        place: Path,
+        folder: Path,
         run_id: RunId,
         version: Version,
         tensors: "Mapping[str, torch.Tensor]",
         probe: WeightProbe,
     ) -> WeightManifest:
-        scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
             with ThreadPoolExecutor(self._threads, "weights") as pool:
                 cut = enumerate(shards(tensors, self._shard_bytes))
@@ -75,7 +75,7 @@ class FileTransport:
             _flush(scratch / MANIFEST_FILE)
             _flush(scratch)
             scratch.chmod(0o755)
-            return self._put_in_place(scratch, place, manifest)
+            return self._put_in_place(scratch, folder, manifest)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -94,12 +94,12 @@ class FileTransport:
         require_same_publication(folder, manifest)
 
     def remove(self, run_id: RunId, version: Version) -> None:
-        place = self._place(run_id, version)
-        if place.exists():
+        folder = self._folder(run_id, version)
+        if folder.exists():
             # First out of sight by one step: a reader must not find half of a version.
-            doomed = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-            place.rename(doomed / "removed")
-        for left_over in place.parent.glob(f".{place.name}.*"):
+            doomed = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+            folder.rename(doomed / "removed")
+        for left_over in folder.parent.glob(f".{folder.name}.*"):
             shutil.rmtree(left_over, ignore_errors=True)
 
     def kept(self, run_id: RunId) -> list[Version]:
@@ -109,23 +109,23 @@ class FileTransport:
         """Relative to the root, so that a reader may have the directory mounted elsewhere."""
         return str(version_folder(Path(), run_id, version))
 
-    def _place(self, run_id: RunId, version: Version) -> Path:
+    def _folder(self, run_id: RunId, version: Version) -> Path:
         return version_folder(self._root, run_id, version)
 
-    def _put_in_place(self, scratch: Path, place: Path, manifest: WeightManifest) -> WeightManifest:
+    def _put_in_place(self, scratch: Path, folder: Path, manifest: WeightManifest) -> WeightManifest:
         try:
-            scratch.rename(place)
+            scratch.rename(folder)
         except OSError:
-            if not (place / MANIFEST_FILE).exists():
+            if not (folder / MANIFEST_FILE).exists():
                 raise
-            present = WeightManifest.model_validate_json((place / MANIFEST_FILE).read_text())
+            present = WeightManifest.model_validate_json((folder / MANIFEST_FILE).read_text())
             if present.shards != manifest.shards:
                 raise InvariantViolated(
                     f"L9: version {manifest.version} of run {manifest.run_id} is already written with other content: "
-                    f"{place}"
+                    f"{folder}"
                 ) from None
             return present
-        _flush(place.parent)
+        _flush(folder.parent)
         return manifest
 
 

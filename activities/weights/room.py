@@ -32,10 +32,10 @@ def room(folder: Path, needed: int) -> Iterator[None]:
 
 
 def _full(folder: Path, needed: int, cause: str) -> StorageFull:
-    place = folder
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
     return StorageFull(
         f"{folder}: {cause}: {needed:,} bytes are needed, {free:,} are free. Free space; the run continues by itself"
     )

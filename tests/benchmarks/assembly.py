@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from psrl.activities.data.admit import Admit
 from psrl.activities.data.dataset import DatasetCache
 from psrl.activities.data.draw import Draw
-from psrl.activities.store.engine import async_engine
+from psrl.activities.store.connections import async_store
 from psrl.activities.weights.transports import open_transport
 from psrl.activities.weights.versions import publish_version
 from psrl.schemas.config import PsMode, RunConfig
@@ -189,7 +189,7 @@ async def _assemble(
     entered: AsyncExitStack, stack: Stack, shape: Shape, hosts: dict[str, subprocess.Popen[bytes]]
 ) -> Assembly:
     client = await connect(stack.temporal_address, stack.namespace)
-    store = async_engine(stack.postgres_url)
+    store = async_store(stack.postgres_url)
     entered.push_async_callback(store.dispose)
     coordinator = await entered.enter_async_context(CoordinatorClient(stack.coordinator_address))
     worker = Worker(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from psrl.activities.store.engine import sync_engine
+from psrl.activities.store.connections import sync_store
 from psrl.schemas.ids import RunId
 from psrl.schemas.stack import Stack
 from psrl.workers.trainer.backends import backends
@@ -58,7 +58,7 @@ def main(hidden: int) -> None:
         postgres.database() as url,
         tempfile.TemporaryDirectory(prefix="psrl-checkpoints-") as name,
     ):
-        home, store = Path(name), sync_engine(url)
+        home, store = Path(name), sync_store(url)
         model = make_tiny_model(home / "model", hidden=hidden)
         values = run_values(model={"path": str(model)})
         stack = Stack(

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from psrl.activities.store.engine import async_engine
+from psrl.activities.store.connections import async_store
 from psrl.activities.weights.transports import open_transport
 from psrl.activities.weights.versions import publish_version
 from psrl.schemas.config import PsMode
@@ -51,7 +51,7 @@ async def measure() -> None:
         running_postgres() as server,
         server.database() as url,
     ):
-        store = async_engine(url)
+        store = async_store(url)
         try:
             await _transport(store, Path(name) / "weights")
         finally:

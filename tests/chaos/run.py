@@ -12,7 +12,7 @@ from sqlalchemy import text
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from psrl.activities.store.engine import async_engine
+from psrl.activities.store.connections import async_store
 from psrl.schemas.errors import PsrlError
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE
 from psrl.schemas.messages.run import RunResult, StartRun
@@ -137,7 +137,7 @@ class Left:
 
 
 async def left_by(stack: Stack, run: str) -> Left:
-    engine = async_engine(stack.postgres_url)
+    engine = async_store(stack.postgres_url)
     try:
         faults: Sequence[str] = ()
         try:

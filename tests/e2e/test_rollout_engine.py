@@ -20,7 +20,7 @@ from transformers import Qwen2ForCausalLM
 
 from psrl.activities.generation.turns import TurnStore
 from psrl.activities.generation.writer import SegmentWriter
-from psrl.activities.store.engine import async_engine
+from psrl.activities.store.connections import async_store
 from psrl.activities.weights.transport import Lease
 from psrl.schemas.config import ModelSection, RolloutDtype, RolloutSection
 from psrl.schemas.errors import EngineUnavailable, InvariantViolated, WeightsRefused
@@ -133,7 +133,7 @@ async def shared(
     )
     host = Host(INSTANCE, load_engine(DEFAULT_ENGINE), weights)
     with postgres_server.database() as url:
-        store = async_engine(url)
+        store = async_store(url)
         rig = Rig(host, Generator(host, TurnStore(store), SegmentWriter(store)), store, weights.versions)
         try:
             await host.start(spec)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from temporalio.client import Client, WorkflowHistory
 
-from psrl.activities.store.engine import async_engine
+from psrl.activities.store.connections import async_store
 from psrl.schemas.ids import InstanceId
 from psrl.schemas.stack import Stack
 from tests.support.histories import FOLDER, local_activities, replay, write
@@ -37,7 +37,7 @@ async def record(temporal: TemporalServer, postgres_url: str, home: Path) -> dic
     )
     for folder in (stack.weights_dir, stack.checkpoints_dir):
         folder.mkdir()
-    store = async_engine(postgres_url)
+    store = async_store(postgres_url)
     model = make_tiny_model(home / "model")
     script = Script(token_s=0.05)
     async with small_stack(client, stack, store, model, script=script, instances=1) as small:

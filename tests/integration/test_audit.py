@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine
 from typer.testing import CliRunner, Result
 
-from psrl.activities.store.engine import sync_engine
+from psrl.activities.store.connections import sync_store
 from psrl.schemas.stack import Stack
 from psrl.workers.cli.commands import app
 from tests.support.kept_run import RUN, make_kept_run
@@ -430,7 +430,7 @@ DAMAGES = {
 
 @pytest.fixture
 def engine(stack: Stack) -> Iterator[Engine]:
-    made = sync_engine(stack.postgres_url)
+    made = sync_store(stack.postgres_url)
     make_kept_run(made, stack.weights_dir)
     yield made
     made.dispose()

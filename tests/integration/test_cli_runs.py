@@ -21,7 +21,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from typer.testing import CliRunner, Result
 
-from psrl.activities.store.engine import sync_engine
+from psrl.activities.store.connections import sync_store
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, RunId
 from psrl.schemas.messages.run import RunPhase, RunResult, RunStatus, StartRun, StopRun, Wait
 from psrl.schemas.stack import STACK_FILE, Stack
@@ -159,7 +159,7 @@ def test_a_run_is_started_steered_and_followed_to_its_end(running: Stack, config
         psrl(running, "train", str(config), "--run", "life", "--no-up", "--detach")
     )
     # What the real workflow's activities would have written.
-    engine = sync_engine(running.postgres_url)
+    engine = sync_store(running.postgres_url)
     add_run(engine, "life", phase="stopped")
     add_step(engine, step_report(0, run="life", reward=0.25, published=3, waited=1))
     engine.dispose()
@@ -188,7 +188,7 @@ def test_the_command_and_its_children_end_with_its_run(running: Stack, config: P
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert "run ends started" in process.stdout.readline()
-        engine = sync_engine(running.postgres_url)
+        engine = sync_store(running.postgres_url)
         add_run(engine, "ends", phase="stopped")
         add_step(engine, step_report(0, run="ends", reward=0.25, published=3, waited=1))
         engine.dispose()
@@ -206,7 +206,7 @@ def test_a_run_that_was_stopped_is_resumed_and_one_that_is_done_is_not(running: 
         in psrl(running, "resume", "long", "--accept-changed-data").stderr
     )
     assert "`psrl resume long` resumes it later" in said(psrl(running, "stop", "long", "--now"))
-    engine = sync_engine(running.postgres_url)
+    engine = sync_store(running.postgres_url)
     add_run(engine, "long", phase="stopped")
     add_run(engine, "over", phase="done")
     engine.dispose()
@@ -224,7 +224,7 @@ def stopping(running: Stack, config: Path) -> str:
     """A run that has been asked to stop and is not done with it."""
     name = f"slow-{uuid.uuid4().hex[:8]}"
     said(psrl(running, "train", str(config), "trainer.project_name=slow", "--run", name, "--no-up", "--detach"))
-    engine = sync_engine(running.postgres_url)
+    engine = sync_store(running.postgres_url)
     add_run(engine, name, phase="stopped")
     engine.dispose()
     said(psrl(running, "stop", name))
@@ -278,7 +278,7 @@ def test_a_run_that_fails_is_told_by_its_cause(running: Stack, config: Path) -> 
 
 
 def test_a_run_that_failed_after_it_was_admitted_is_told_how_it_goes_on(running: Stack, config: Path) -> None:
-    engine = sync_engine(running.postgres_url)
+    engine = sync_store(running.postgres_url)
     add_run(engine, "late", phase="failed")
     engine.dispose()
     command = [temporal_binary(), "workflow", "start", "--type", "TrainingRun", "--task-queue", "psrl"]
@@ -290,7 +290,7 @@ def test_a_run_that_failed_after_it_was_admitted_is_told_how_it_goes_on(running:
 
 def test_a_run_that_was_terminated_in_temporal_is_not_shown_as_alive(running: Stack, config: Path) -> None:
     said(psrl(running, "train", str(config), "--run", "cut", "--no-up", "--detach"))
-    engine = sync_engine(running.postgres_url)
+    engine = sync_store(running.postgres_url)
     add_run(engine, "cut", phase="running", finished=None)
     engine.dispose()
     assert "note:" not in said(psrl(running, "status", "cut"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from psrl.activities.store.engine import sync_engine
+from psrl.activities.store.connections import sync_store
 from psrl.activities.weights import room as room_module
 from psrl.activities.weights.room import room
 from psrl.schemas.errors import StorageFull
@@ -36,7 +36,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def lab(small_disk: Path, postgres_url: str, tiny_model_dir: Path) -> Iterator[Lab]:
-    engine = sync_engine(postgres_url)
+    engine = sync_store(postgres_url)
     lab = Lab(small_disk, engine, tiny_model_dir)
     for run in (RUN, CALM):
         lab.fill(run)

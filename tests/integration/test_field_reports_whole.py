@@ -13,7 +13,7 @@ from temporalio.client import WorkflowHandle
 
 from psrl.activities.data.tokenizer import load_tokenizer
 from psrl.activities.store.codec import decode_ids
-from psrl.activities.store.engine import sync_engine
+from psrl.activities.store.connections import sync_store
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE
 from psrl.schemas.messages.run import RunPhase, RunResult, StartRun
 from psrl.workers.trainer.batches import read_batch
@@ -106,7 +106,7 @@ async def test_the_ids_that_are_trained_on_are_those_that_were_sampled(
     monkeypatch.setattr(scripted_engine, "token_at", lambda previous, position: spelled[position % len(spelled)])
     async with open_stack(instances=1) as small:
         assert (await small.run(small.config(trainer={"total_training_steps": 1}))).phase is RunPhase.DONE
-        engine = sync_engine(small.stack.postgres_url)
+        engine = sync_store(small.stack.postgres_url)
         batch = read_batch(engine, small.run_id, 0)
         engine.dispose()
         async with store.connect() as connection:

@@ -17,7 +17,7 @@ from temporalio.api.enums.v1 import EventType, PendingActivityState
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from psrl.activities.store.engine import async_engine, sync_engine
+from psrl.activities.store.connections import async_store, sync_store
 from psrl.activities.store.identity import store_id
 from psrl.activities.store.reach import opened
 from psrl.schemas.errors import NotOurs
@@ -188,14 +188,14 @@ async def test_a_database_of_another_stack_gets_no_connection(postgres_url: str)
         opened(postgres_url, "another") as engine,
     ):
         engine.connect()
-    store = async_engine(postgres_url, store_id="another")
+    store = async_store(postgres_url, store_id="another")
     with pytest.raises(OperationalError, match="ours is another"):
         await store.connect()
     await store.dispose()
 
 
 async def test_an_empty_database_is_not_ours_either(postgres_server: object, postgres_url: str) -> None:
-    engine = sync_engine(postgres_url, store_id="")
+    engine = sync_store(postgres_url, store_id="")
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE store_identity")
     engine.dispose()

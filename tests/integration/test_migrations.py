@@ -9,7 +9,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import IntegrityError
 
-from psrl.activities.store.engine import sync_engine
+from psrl.activities.store.connections import sync_store
 from psrl.activities.store.migrate import downgrade, require_current, upgrade
 from psrl.schemas.errors import StoreRevisionMismatch
 from psrl.schemas.tables import Base
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 
 
 def tables(url: str) -> set[str]:
-    engine = sync_engine(url)
+    engine = sync_store(url)
     try:
         return set(inspect(engine).get_table_names())
     finally:
@@ -27,7 +27,7 @@ def tables(url: str) -> set[str]:
 
 
 def test_migrated_schema_equals_the_table_definitions(postgres_url: str) -> None:
-    engine = sync_engine(postgres_url)
+    engine = sync_store(postgres_url)
     try:
         with engine.connect() as connection:
             context = MigrationContext.configure(connection, opts={"compare_server_default": True})
@@ -53,7 +53,7 @@ def execute(url: str, statements: str) -> None:
 
 
 def with_connection(url: str, call: Callable[[Any], Any]) -> Any:
-    engine = sync_engine(url)
+    engine = sync_store(url)
     try:
         with engine.begin() as connection:
             return call(connection)
@@ -180,7 +180,7 @@ def test_an_empty_store_is_refused_with_both_revisions_named(postgres_server: Po
 
 
 def test_a_store_of_another_release_is_refused(postgres_url: str) -> None:
-    engine = sync_engine(postgres_url)
+    engine = sync_store(postgres_url)
     try:
         with engine.begin() as connection:
             connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine
 from typer.testing import CliRunner, Result
 
-from psrl.activities.store.engine import sync_engine
+from psrl.activities.store.connections import sync_store
 from psrl.schemas.errors import RunUnknown
 from psrl.schemas.stack import Stack
 from psrl.workers.cli import trajectory
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def engine(stack: Stack) -> Iterator[Engine]:
-    made = sync_engine(stack.postgres_url)
+    made = sync_store(stack.postgres_url)
     yield made
     made.dispose()
 

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from psrl.activities.generation.turns import TurnStore
 from psrl.activities.rewards.samples import read_scorable
 from psrl.activities.store.codec import decode_ids, encode_ids, encode_logprobs
-from psrl.activities.store.engine import sync_engine
+from psrl.activities.store.connections import sync_store
 from psrl.activities.training.batch import NO_VERSION, SampledSequence
 from psrl.schemas.errors import InvariantViolated, StaleAttempt
 from psrl.schemas.messages.rewards import ScoreRequest
@@ -91,7 +91,7 @@ async def read(store: AsyncEngine, postgres_url: str) -> SampledSequence:
         await connection.execute(insert(Batch), {"run_id": RUN, "buffer": 0, "info": {}})
         await connection.execute(insert(BatchMember), member)
         await connection.execute(update(Trajectory).values(status="scored", reward=1.0))
-    engine = sync_engine(postgres_url)
+    engine = sync_store(postgres_url)
     try:
         (sequence,) = read_batch(engine, RUN, 0).sequences
     finally:

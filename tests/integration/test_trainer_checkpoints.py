@@ -12,7 +12,7 @@ import torch
 from sqlalchemy import Engine, func, select, update
 from transformers import AutoModelForCausalLM
 
-from psrl.activities.store.engine import sync_engine
+from psrl.activities.store.connections import sync_store
 from psrl.schemas.errors import ModelError, StorageFull
 from psrl.schemas.messages.training import DataPosition
 from psrl.schemas.tables import Batch, BatchMember, Checkpoint, Group, Run, Segment
@@ -29,7 +29,7 @@ PATIENCE_S = 30
 
 @pytest.fixture
 def lab(tmp_path: Path, postgres_url: str, tiny_model_dir: Path) -> Iterator[Lab]:
-    engine = sync_engine(postgres_url)
+    engine = sync_store(postgres_url)
     lab = Lab(tmp_path, engine, tiny_model_dir)
     lab.fill()
     yield lab

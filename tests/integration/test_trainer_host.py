@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from psrl.activities import heartbeat, signatures
-from psrl.activities.store.engine import sync_engine
+from psrl.activities.store.connections import sync_store
 from psrl.schemas.errors import InstanceBusy, StoreRevisionMismatch
 from psrl.schemas.ids import TRAINER_QUEUE, RunId
 from psrl.schemas.messages.training import OpenTrainerRequest, PublishResult, StepRequest
@@ -114,7 +114,7 @@ async def test_the_trainer_process_serves_a_run_and_stops_on_request(
     stack: Stack, temporal_client: Client, tmp_path: Path
 ) -> None:
     model = make_tiny_model(tmp_path / "model")
-    store = sync_engine(stack.postgres_url)
+    store = sync_store(stack.postgres_url)
     fill_run(store, "quick", run_values(model={"path": str(model)}), [synthetic_batch(4, 4)])
     store.dispose()
     stop = asyncio.Event()
@@ -142,7 +142,7 @@ async def test_the_trainer_process_serves_a_run_and_stops_on_request(
 
 
 async def test_the_trainer_process_refuses_a_store_of_another_release(stack: Stack, temporal_client: Client) -> None:
-    store = sync_engine(stack.postgres_url)
+    store = sync_store(stack.postgres_url)
     with store.begin() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     store.dispose()

@@ -18,7 +18,7 @@ from temporalio.client import ActivityHandle, Client
 from temporalio.common import RetryPolicy
 
 from psrl.activities import signatures
-from psrl.activities.store.engine import sync_engine
+from psrl.activities.store.connections import sync_store
 from psrl.schemas.ids import TRAINER_QUEUE, RunId
 from psrl.schemas.messages.training import CheckpointRequest, StepRequest
 from psrl.schemas.stack import HOME_VARIABLE, Stack
@@ -108,7 +108,7 @@ def checksums(engine: Engine, run: str) -> list[list[str]]:
 async def test_a_run_whose_trainer_is_killed_at_five_points_has_the_losses_and_the_weights_of_one_undisturbed(
     stack: Stack, temporal_client: Client, tmp_path: Path
 ) -> None:
-    engine = sync_engine(stack.postgres_url)
+    engine = sync_store(stack.postgres_url)
     values = run_values(model={"path": str(make_tiny_model(tmp_path / "model"))}, actor={"ppo_epochs": 10})
     batches = [synthetic_batch(64 if step == LONG_STEP else 4, 4, seed=step) for step in range(STEPS)]
     for run in ("calm", "rough"):

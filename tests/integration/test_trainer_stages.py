@@ -12,7 +12,7 @@ import torch
 from sqlalchemy import Engine, select, update
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from psrl.activities.store.engine import sync_engine
+from psrl.activities.store.connections import sync_store
 from psrl.activities.weights.checksum import digest
 from psrl.activities.weights.transports import open_transport
 from psrl.schemas.config import PsMode
@@ -36,7 +36,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(postgres_url: str) -> Iterator[Engine]:
-    engine = sync_engine(postgres_url)
+    engine = sync_store(postgres_url)
     yield engine
     engine.dispose()
 

@@ -12,7 +12,7 @@ from ..audit.check import Check
 
 def audit_run(stack: Stack, run_id: str) -> Audit:
     """Raises `RunUnknown` or `Unreachable`."""
-    with opened(stack.postgres_url, stack.store_id) as engine, engine.connect() as connection:
+    with opened(stack.postgres_url, stack.store_id) as store, store.connect() as connection:
         return audit(connection, RunId(run_id), stack.weights_dir)
 
 

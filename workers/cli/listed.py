@@ -26,7 +26,7 @@ class StoredRun:
 def stored_runs(stack: Stack) -> list[StoredRun]:
     """The oldest first. Raises `Unreachable`."""
     query = select(Run.run_id, Run.phase, Run.total_steps).order_by(Run.created_at)
-    with opened(stack.postgres_url, stack.store_id) as engine, engine.connect() as connection:
+    with opened(stack.postgres_url, stack.store_id) as store, store.connect() as connection:
         return [StoredRun(*row) for row in connection.execute(query)]
 
 

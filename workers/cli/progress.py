@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from ...activities.store.engine import async_engine
+from ...activities.store.connections import async_store
 from ...schemas.errors import NotOurs, PsrlError
 from ...schemas.messages.run import RunStatus, StepReport
 from ...schemas.stack import Stack
@@ -73,7 +73,7 @@ class Observer:
     def __init__(self, client: Client, stack: Stack, run_id: str) -> None:
         self._handle = client.get_workflow_handle(run_id)
         self._run_id = run_id
-        self._store: AsyncEngine = async_engine(stack.postgres_url, pool_size=1, store_id=stack.store_id)
+        self._store: AsyncEngine = async_store(stack.postgres_url, pool_size=1, store_id=stack.store_id)
         self._coordinator = CoordinatorClient(stack.coordinator_address, stack.stack_id)
         self._next_buffer = 0
         self._tokens = Rate()

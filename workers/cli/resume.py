@@ -84,12 +84,12 @@ async def _start_again(client: Client, stack: Stack, run_id: str, accept_changed
 
 def in_store(stack: Stack, run_id: str) -> bool:
     """Whether the run was admitted: one that was refused has nothing to resume."""
-    with opened(stack.postgres_url, stack.store_id) as engine, engine.connect() as connection:
+    with opened(stack.postgres_url, stack.store_id) as store, store.connect() as connection:
         return connection.scalar(select(Run.run_id).where(Run.run_id == run_id)) is not None
 
 
 def _steps_trained(stack: Stack, run_id: str) -> int:
-    with opened(stack.postgres_url, stack.store_id) as engine, engine.connect() as connection:
+    with opened(stack.postgres_url, stack.store_id) as store, store.connect() as connection:
         runs = {run: phase for run, phase in connection.execute(select(Run.run_id, Run.phase))}  # noqa: C416
         steps = connection.scalar(select(func.count()).where(StepMetric.run_id == run_id))
     if run_id not in runs:

@@ -22,9 +22,9 @@ class Shown:
     tokenizer: Tokenizer
 
 
-def find(engine: Engine, run_id: str, group_id: str, index: int) -> Shown:
+def find(store: Engine, run_id: str, group_id: str, index: int) -> Shown:
     """Raises `RunUnknown`, or `UserError` naming what there is."""
-    with Session(engine, expire_on_commit=False) as session:
+    with Session(store, expire_on_commit=False) as session:
         return _find(session, run_id, group_id, index)
 
 

@@ -10,8 +10,8 @@ from .summary import RunSummary, summarize
 
 def load(stack: Stack, run_id: str) -> tuple[RunRows, RunSummary]:
     """Raises `RunUnknown` or `Unreachable`."""
-    with opened(stack.postgres_url, stack.store_id) as engine:
-        rows = read_rows(engine, run_id)
+    with opened(stack.postgres_url, stack.store_id) as store:
+        rows = read_rows(store, run_id)
     return rows, summarize(rows)
 
 

@@ -43,9 +43,9 @@ class RunRows:
     """When at least one training or validation segment was in progress: disjoint, in order."""
 
 
-def read_rows(engine: Engine, run_id: str) -> RunRows:
+def read_rows(store: Engine, run_id: str) -> RunRows:
     """Raises `RunUnknown`."""
-    with Session(engine) as session:
+    with Session(store) as session:
         return _read(session, run_id)
 
 

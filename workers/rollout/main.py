@@ -14,7 +14,7 @@ from temporalio.worker import Worker
 
 from ...activities.generation.turns import TurnStore
 from ...activities.generation.writer import SegmentWriter
-from ...activities.store.engine import async_engine
+from ...activities.store.connections import async_store
 from ...activities.store.migrate import require_current
 from ...activities.store.reach import require_reachable
 from ...activities.weights.transports import every_transport
@@ -44,10 +44,10 @@ nothing; each heartbeat costs the server about a millisecond, per call that runs
 async def main(stack: Stack, stop: asyncio.Event, instance: InstanceId, make_engine: EngineFactory) -> None:
     await asyncio.to_thread(require_reachable, stack.postgres_url, store_id=stack.store_id)
     await asyncio.to_thread(require_current, stack.postgres_url)
-    store = async_engine(stack.postgres_url, store_id=stack.store_id)
+    store = async_store(stack.postgres_url, store_id=stack.store_id)
     host = Host(instance, make_engine, PublishedWeights(store, every_transport(stack.weights_dir)))
     # Every call on it is repeated while PostgreSQL is away.
-    tokens = async_engine(stack.postgres_url, pre_ping=False, store_id=stack.store_id)
+    tokens = async_store(stack.postgres_url, pre_ping=False, store_id=stack.store_id)
     writer = SegmentWriter(tokens)
     calls = Calls(instance, Generator(host, TurnStore(tokens), writer))
     activities = RolloutActivities(host, calls, stop)

@@ -8,7 +8,7 @@ import torch
 from temporalio.worker import Worker
 from transformers.utils.logging import disable_progress_bar
 
-from ...activities.store.engine import sync_engine
+from ...activities.store.connections import sync_store
 from ...activities.store.migrate import require_current
 from ...activities.store.reach import require_reachable
 from ...schemas.ids import TRAINER_QUEUE
@@ -43,7 +43,7 @@ async def main(stack: Stack, stop: asyncio.Event) -> None:
     world, device = World.from_environment(), prepare_torch()
     await asyncio.to_thread(require_reachable, stack.postgres_url, store_id=stack.store_id)
     await asyncio.to_thread(require_current, stack.postgres_url)
-    store = sync_engine(stack.postgres_url, store_id=stack.store_id)
+    store = sync_store(stack.postgres_url, store_id=stack.store_id)
     host = TrainerHost(trainer_stages(stack, store, backends(world, device)))
     client = await join(stack)
     worker = Worker(

@@ -9,23 +9,23 @@ POOL_SIZE = 4
 """Connections one process keeps; PostgreSQL's default allows 100 in all."""
 
 
-def async_engine(url: str, pool_size: int = POOL_SIZE, pre_ping: bool = True, store_id: str = "") -> AsyncEngine:
+def async_store(url: str, pool_size: int = POOL_SIZE, pre_ping: bool = True, store_id: str = "") -> AsyncEngine:
     """For asyncio processes. A dead connection is noticed and replaced before use; without `pre_ping`, a round trip
     less, the first call on it fails, which is for callers who repeat their calls. With `store_id`, another stack's
     database is refused like one that does not answer."""
-    engine = create_async_engine(url, pool_size=pool_size, max_overflow=0, pool_pre_ping=pre_ping)
-    only_ours(engine.sync_engine, store_id)
-    return engine
+    store = create_async_engine(url, pool_size=pool_size, max_overflow=0, pool_pre_ping=pre_ping)
+    only_ours(store.sync_engine, store_id)
+    return store
 
 
-def one_statement_each(engine: AsyncEngine) -> AsyncEngine:
+def one_statement_each(store: AsyncEngine) -> AsyncEngine:
     """The same connections, with every statement a transaction of its own: one round trip instead of three."""
-    return engine.execution_options(isolation_level="AUTOCOMMIT")
+    return store.execution_options(isolation_level="AUTOCOMMIT")
 
 
-def sync_engine(url: str, connect_timeout_s: int | None = None, store_id: str = "") -> Engine:
+def sync_store(url: str, connect_timeout_s: int | None = None, store_id: str = "") -> Engine:
     """For the trainer and command-line tools."""
     arguments = {} if connect_timeout_s is None else {"connect_timeout": connect_timeout_s}
-    engine = create_engine(url, pool_size=1, max_overflow=2, pool_pre_ping=True, connect_args=arguments)
-    only_ours(engine, store_id)
-    return engine
+    store = create_engine(url, pool_size=1, max_overflow=2, pool_pre_ping=True, connect_args=arguments)
+    only_ours(store, store_id)
+    return store
