@@ -85,7 +85,17 @@ class Lives(RuleBasedStateMachine):
             except Fault:
                 continue
             except Death:
-                self.stages = self.disk.process(self.faults)
+                self.next_life()
+
+    def next_life(self) -> None:
+        self.settle()  # The thread of a dead process does not go on.
+        self.stages = self.disk.process(self.faults)
+
+    def settle(self) -> None:
+        """A write in the background has ended, with or without an error."""
+        tenant = self.stages._tenancy._tenant
+        if tenant is not None and (pending := tenant.checkpoints._saver._pending) is not None:
+            pending[1].exception()
 
     @rule(point=st.sampled_from(POINTS), kind=st.sampled_from([Fault, Death]))
     def arm(self, point: str, kind: type[BaseException]) -> None:
@@ -114,12 +124,17 @@ class Lives(RuleBasedStateMachine):
         if wait:
             assert (self.disk.folder(ONE, saved.version) / "COMMITTED").exists()
 
-    @rule()
-    def die(self) -> None:
-        self.stages = self.disk.process(self.faults)
+    @rule(amid_a_write=st.booleans())
+    def die(self, amid_a_write: bool) -> None:
+        self.next_life()
+        if amid_a_write:
+            left = self.home / ONE / ".tmp-step_000001"
+            left.mkdir(parents=True, exist_ok=True)
+            (left / "weights").write_text("half")
 
     @rule(version=st.integers(1, 6), file=st.sampled_from(["COMMITTED", "state.json", "weights", ""]))
     def harm(self, version: int, file: str) -> None:
+        self.settle()
         folder = self.disk.folder(ONE, version)
         with contextlib.suppress(FileNotFoundError):
             if not file:
