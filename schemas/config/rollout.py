@@ -23,6 +23,10 @@ BF16_PROBE_TOLERANCE = 0.5
 class ValSampling(Section):
     temperature: float = Field(default=0.0, ge=0)
     """0 is greedy."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus sampling; 1 is off."""
+    top_k: int = Field(default=-1, ge=-1)
+    """-1 or 0 is off."""
     n: int = Field(default=1, ge=1)
     """Answers per validation prompt; accuracy is the mean over all."""
 

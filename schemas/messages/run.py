@@ -138,7 +138,12 @@ class RolloutSettings(Message):
     def of_validation(cls, config: RunConfig) -> Self:
         val = config.rollout.val
         return cls(
-            sampling=Sampling(temperature=val.temperature, max_tokens=config.data.max_response_length),
+            sampling=Sampling(
+                temperature=val.temperature,
+                top_p=val.top_p,
+                top_k=val.top_k,
+                max_tokens=config.data.max_response_length,
+            ),
             needed=val.n,
             offered=val.n,
             coalesce_rewards=True,

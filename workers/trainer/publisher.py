@@ -39,7 +39,8 @@ class Publisher:
 
     def lease(self, version: int) -> Lease:
         with self._store.connect() as connection:
-            return self._transport.lease(get_manifest(connection, self._run_id, Version(version)))
+            manifest = get_manifest(connection, self._run_id, Version(version))
+        return self._transport.lease(manifest)
 
     def publish(self, version: int, export: Export, probe: WeightProbe) -> PublishResult:
         began = time.perf_counter()

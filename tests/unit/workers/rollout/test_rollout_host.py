@@ -147,6 +147,19 @@ async def test_damaged_bytes_leave_the_engine_untouched(
     assert seen(host) == (InstanceState.SERVING, 1)
 
 
+async def test_a_pull_gives_its_lease_back_whether_or_not_the_version_could_be_loaded(
+    made: tuple[Host, ScriptedWeights, list[ScriptedEngine]], script: Script
+) -> None:
+    host, weights, _ = made
+    await serve(host, 1)
+    assert (weights.fetched, weights.ended) == ([1], [1])
+    await host.pause(RUN, interrupt=True)
+    script.failing_loads.append(2)
+    with pytest.raises(EngineUnavailable, match="failed midway"):
+        await host.pull(RUN, Version(2))
+    assert (weights.fetched, weights.ended) == ([1, 2], [1, 2])
+
+
 async def test_a_failed_load_is_repaired_by_a_complete_good_one(
     host: Host, script: Script, engines: list[ScriptedEngine]
 ) -> None:
