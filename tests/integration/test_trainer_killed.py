@@ -40,6 +40,15 @@ SAVED = (0, 1, 3)
 """Buffers after which a checkpoint is asked for."""
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As the trainer's process has: sums over several threads round in another way."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @contextmanager
 def trainer_process(stack: Stack, dies_at: str = "") -> Iterator[subprocess.Popen[bytes]]:
     module = "tests.support.mortal_trainer" if dies_at else "psrl.workers.trainer.main"
