@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-SHARD_BYTES = 128 << 20
-"""A version of half a gigabyte keeps every thread busy; one of 100 GB is 800 files."""
+SHARD_BYTES = 64 << 20
+"""Measured best of 32, 64 and 128 MiB: half a gigabyte keeps every thread busy to its end; 100 GB are 1,600 files."""
 
 
 def shards(tensors: "Mapping[str, torch.Tensor]", limit: int = SHARD_BYTES) -> "Iterator[dict[str, torch.Tensor]]":
