@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -36,6 +36,19 @@ for entry in os.listdir("/proc"):
     except OSError:
         pass
 """
+
+
+@contextmanager
+def for_the_session() -> Iterator[None]:
+    """What is started here is no leftover of the test: a server of the session that a test starts again."""
+    before = os.environ.get(MARK)
+    if before is not None:
+        os.environ[MARK] = f"{before.partition('/')[0]}/{SHARED}"
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[MARK] = before
 
 
 class Leftovers:
@@ -68,13 +81,8 @@ class Leftovers:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
-        before = os.environ[MARK]
-        if fixturedef.scope != "function":
-            os.environ[MARK] = f"{self._session}/{SHARED}"
-        try:
+        with nullcontext() if fixturedef.scope == "function" else for_the_session():
             return (yield)
-        finally:
-            os.environ[MARK] = before
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:

@@ -20,6 +20,7 @@ from psycopg import sql
 from psrl.activities.store.migrate import upgrade
 
 from .child import service_user, spawn, stop, wrapped
+from .leftovers import for_the_session
 
 START_TIMEOUT_S = 60.0
 TEMPLATE = "psrl_template"
@@ -61,7 +62,8 @@ class PostgresServer:
         options = [part for key, value in SETTINGS.items() for part in ("-c", f"{key}={value}")]
         command = [str(binaries() / "postgres"), "-D", str(self._home / "data"), "-k", str(self._home), *options]
         log = self._home / "log"
-        self._process = spawn(command, log, self._user, death_signal=signal.SIGQUIT)
+        with for_the_session():
+            self._process = spawn(command, log, self._user, death_signal=signal.SIGQUIT)
         _wait_ready(self, self._process, log)
 
     def stop(self, signum: signal.Signals = signal.SIGINT) -> None:

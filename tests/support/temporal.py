@@ -18,6 +18,7 @@ from temporalio.service import RPCError
 from psrl.schemas.temporal import dev_server_flags
 
 from .child import free_port, spawn, stop
+from .leftovers import for_the_session
 
 START_TIMEOUT_S = 30.0
 START_ATTEMPTS = 3
@@ -52,7 +53,8 @@ class TemporalServer:
         command += ["--db-filename", str(self._home / "temporal.db"), "--log-level", "error", *dev_server_flags()]
         for key, value in self._dynamic_config.items():
             command += ["--dynamic-config-value", f"{key}={value}"]
-        self._process = spawn(command, self._home / "temporal.log", death_signal=signal.SIGKILL)
+        with for_the_session():
+            self._process = spawn(command, self._home / "temporal.log", death_signal=signal.SIGKILL)
         asyncio.run(self._wait_ready(self._process))
 
     def kill(self) -> None:

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import temporalio
 
 from tests.support.pages import ROOT, Span, anchors, links, spans
 
@@ -75,4 +76,6 @@ def sources() -> list[Path]:
 
 @cache
 def words() -> frozenset[str]:
-    return frozenset(word for file in sources() for word in re.findall(r"\w+", file.read_text()))
+    """Of ours and of Temporal's SDK, whose options pages mention."""
+    sdk = Path(temporalio.__file__).parent.rglob("*.py")
+    return frozenset(word for file in (*sources(), *sdk) for word in re.findall(r"\w+", file.read_text()))
