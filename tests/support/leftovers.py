@@ -8,21 +8,17 @@ process a little later; a guard, which is a process of its own, then ends what w
 
 import faulthandler
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
+from collections.abc import Generator
+from contextlib import nullcontext
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from pytest_timeout import _get_item_settings
 
-MARK = "STARTED_BY_TEST"
-SHARED = "session"
+from tests.support.marks import MARK, SHARED, end, for_the_session
 
 _GUARD = """
 import os, select, signal, sys
@@ -36,19 +32,6 @@ for entry in os.listdir("/proc"):
     except OSError:
         pass
 """
-
-
-@contextmanager
-def for_the_session() -> Iterator[None]:
-    """What is started here is no leftover of the test: a server of the session that a test starts again."""
-    before = os.environ.get(MARK)
-    if before is not None:
-        os.environ[MARK] = f"{before.partition('/')[0]}/{SHARED}"
-    try:
-        yield
-    finally:
-        if before is not None:
-            os.environ[MARK] = before
 
 
 class Leftovers:
@@ -108,40 +91,3 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if sys.platform == "linux":
         config.pluginmanager.register(Leftovers(config))
-
-
-def end(mark: str, grace_s: float) -> list[str]:
-    """Command lines of the processes with this mark that did not end by themselves."""
-    deadline = time.monotonic() + grace_s
-    while (found := [*marked(mark)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    left = [f"{pid} {_command(pid)}" for pid in found]
-    for pid in found:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return left
-
-
-def marked(mark: str) -> Iterator[int]:
-    wanted = f"{MARK}={mark}\0".encode()
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        with suppress(OSError):  # it has ended
-            if wanted in Path(f"/proc/{entry}/environ").read_bytes() and not _of_the_interpreter(int(entry)):
-                yield int(entry)
-
-
-def _of_the_interpreter(pid: int) -> bool:
-    """`multiprocessing` starts one when it is first needed, for as long as this process lives."""
-    return "multiprocessing.resource_tracker import main" in _command(pid) and _parent(pid) == os.getpid()
-
-
-def _command(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:200]
-    return ""
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

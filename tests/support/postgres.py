@@ -20,7 +20,7 @@ from psycopg import sql
 from psrl.activities.store.migrate import upgrade
 
 from .child import service_user, spawn, stop, wrapped
-from .leftovers import for_the_session
+from .marks import for_the_session
 
 START_TIMEOUT_S = 60.0
 TEMPLATE = "psrl_template"

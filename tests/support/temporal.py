@@ -18,7 +18,7 @@ from temporalio.service import RPCError
 from psrl.schemas.temporal import dev_server_flags
 
 from .child import free_port, spawn, stop
-from .leftovers import for_the_session
+from .marks import for_the_session
 
 START_TIMEOUT_S = 30.0
 START_ATTEMPTS = 3

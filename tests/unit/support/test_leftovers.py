@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.leftovers import MARK
+from tests.support.marks import MARK
 
 REPOSITORY = Path(__file__).parents[3]
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -74,6 +74,21 @@ def test_finds_the_shared_one(server):
 """,
     )
     result.assert_outcomes(passed=2)
+    assert sleepers() == [], "ended with the session"
+
+
+def test_a_server_of_the_session_that_a_test_starts_again_is_no_leftover(run: pytest.Pytester) -> None:
+    result = go(
+        run,
+        """
+from tests.support.marks import for_the_session
+
+def test_starts_it_again():
+    with for_the_session():
+        subprocess.Popen(SLEEPER)
+""",
+    )
+    result.assert_outcomes(passed=1)
     assert sleepers() == [], "ended with the session"
 
 
