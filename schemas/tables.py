@@ -193,7 +193,7 @@ class Turn(Base):
 
 class Segment(Base):
     """A run of tokens inside one turn: produced by one engine under one version, or given by the environment, which
-    comes before what is sampled in the turn. Append-only."""
+    comes before what is sampled in the turn. Append-only; ids and log-probs have equal lengths (L5)."""
 
     __tablename__ = "segments"
     run_id: Mapped[str] = mapped_column(primary_key=True)
@@ -259,7 +259,7 @@ class BatchMember(Base):
     index: Mapped[int] = mapped_column(primary_key=True)
     buffer: Mapped[int]
     version_tag: Mapped[int]
-    """Copied from the group, so that the bound is checked by the database itself."""
+    """Copied from the group, so that the database itself checks the bound (L1)."""
     staleness: Mapped[int]
     """eta of the run."""
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""Admission: everything that can be known to be wrong with a run is refused here, before any part works for it."""
+"""Admission: all that can be known to be wrong with a run is refused here, before any part works for it (L13)."""
 
 import asyncio
 from typing import NamedTuple

@@ -1,4 +1,5 @@
-"""From YAML, dotted overrides or JSON to a `RunConfig`; a fault names its key, its value and what was allowed."""
+"""From YAML, dotted overrides or JSON to a `RunConfig`; a fault names its key, its value and what was allowed
+(L13)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
