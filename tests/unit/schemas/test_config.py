@@ -6,6 +6,7 @@ import pytest
 
 from psrl.schemas.config import RunConfig, load_config
 from psrl.schemas.errors import ConfigError
+from psrl.schemas.messages.run import RolloutSettings
 
 MINIMAL = ("model.path=m", "data.train_files=[t.jsonl]", "reward.function=a:b", "psrl.rollout_n=4")
 
@@ -105,6 +106,13 @@ def test_a_scoring_task_has_time_for_every_attempt_of_the_users_functions() -> N
     built_in = load_config(None, [*MINIMAL, *limits, "psrl.group_post_process.name=no_filter"])
     plug_in = load_config(None, [*MINIMAL, *limits, "psrl.group_post_process.name=module:keep"])
     assert (built_in.scoring_timeout_s, plug_in.scoring_timeout_s) == (21 + 30, 42 + 30)
+
+
+def test_validation_samples_as_it_is_told_and_training_does_not() -> None:
+    config = load_config(None, [*MINIMAL, "rollout.val.top_p=0.9", "rollout.val.top_k=20"])
+    validation, training = RolloutSettings.of_validation(config).sampling, RolloutSettings.of(config).sampling
+    assert (validation.top_p, validation.top_k) == (0.9, 20)
+    assert (training.top_p, training.top_k) == (1.0, -1)
 
 
 def test_every_fault_of_a_file_is_told_at_once() -> None:
