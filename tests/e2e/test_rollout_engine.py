@@ -34,7 +34,7 @@ from tests.support.postgres import PostgresServer
 from tests.support.rollout import INSTANCE, RUN, Stored, add_group, call, stored_segments, until
 from tests.support.tiny_model import make_tiny_model, tiny_model, tiny_tokenizer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 CONTEXT = 2048
 PROMPT = [7 + i % 90 for i in range(40)]

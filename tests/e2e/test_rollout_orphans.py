@@ -20,7 +20,7 @@ from tests.support.rollout import SPEC, add_group, call, stored_segments
 from tests.support.rollout_process import Site, end, open_site
 from tests.support.tiny_model import make_tiny_model
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 PROBE_IDS = (7, 20, 33, 46)
 
 

@@ -33,8 +33,8 @@ from tests.support.scripted_engine import VARIABLE, Script, scripted_probe, scri
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 TOKENS = 40
-OUTAGE_S = 60.0
-"""Many times the heartbeat timeout of the call: a host that did not heartbeat would be taken for dead."""
+OUTAGE_S = 25.0
+"""More than twice the heartbeat timeout of the call: a host that did not heartbeat would be taken for dead."""
 
 
 @pytest.fixture(scope="module")

@@ -130,7 +130,7 @@ class Site:
 
     async def serving(self, instance: InstanceId, version: int, not_pid: int = 0) -> InstanceReport:
         """Wait until the coordinator knows the instance as serving."""
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(240):
             while True:
                 for found in (await self.coordinator.fleet()).instances:
                     report = found.report

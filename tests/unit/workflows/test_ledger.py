@@ -241,6 +241,20 @@ def test_groups_that_crowd_later_buffers_are_named_when_none_is_due_yet() -> Non
     assert made.consume().taken == ids("gh")
 
 
+def test_only_the_groups_that_crowd_this_buffer_are_named_and_all_of_them() -> None:
+    """Buffers 4 and 5 have as many unfinished groups as places; the seventh, of buffer 6, leaves this one none."""
+    live = [(name, tag) for tag, names in enumerate(("ab", "cd", "efg", "xy")) for name in names]
+    made = Ledger.from_dict(
+        {
+            **{"format": ledger().to_dict()["format"], "staleness": 4, "batch_groups": 2, "offered_groups": 2},
+            **{"version": 3, "buffer": 3, "live": live, "occupied": ["x", "y"]},
+        }
+    )
+    assert made.consume() == Consumption(3, None, blocking=ids("abcdefg"))
+    made.release(GroupId("b"))
+    assert made.consume().taken == ids("xy")
+
+
 def test_a_pending_buffer_names_nobody_while_nothing_is_due() -> None:
     assert ledger(reserved="abc", occupied="a").consume() == Consumption(0, None)
 
