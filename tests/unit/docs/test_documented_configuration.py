@@ -76,7 +76,6 @@ def test_documented_overrides_fit_their_configuration(span: Span) -> None:
 
 
 def columns() -> list[Span]:
-    """`groups.py` is a file."""
     return [span for span in spans() if re.fullmatch(rf"({'|'.join(Base.metadata.tables)})\.(?!py$)\w+", span.text)]
 
 
