@@ -293,7 +293,7 @@ async def test_waiting_for_another_run_is_no_failed_restart_and_says_who_holds_i
         instance = await begin(client, run_id, restart_budget=0)
         [*_, change] = await until_told(client, run_id, 3)
         assert change.state is InstanceState.STARTING
-        assert "waits for another run: start_engine: InstanceBusy: " in change.reason
+        assert "waiting for another run: start_engine: InstanceBusy: " in change.reason
         assert "rollout-0 serves run other" in change.reason
         parts.held = False
         await serving(instance, 0)

@@ -138,7 +138,7 @@ class Host:
     # --- what the process asks for -----------------------------------------------------------------------------------
 
     async def interrupt(self) -> None:
-        """Before the process ends: running generations store what they have and go on elsewhere."""
+        """Before the process ends: running generations store what they have and continue elsewhere."""
         await self._operations.run(self._shut(interrupt=True))
 
     async def shutdown(self) -> None:
@@ -153,8 +153,8 @@ class Host:
             self._lose("the engine died")
 
     def notice_stall(self) -> None:
-        """Called often, from the event loop: an engine that lives but does nothing is ended, so that its callers go on
-        elsewhere and the workflow starts another."""
+        """Called often, from the event loop: an engine that lives but does nothing is ended, so that its callers
+        continue elsewhere and the workflow starts another."""
         engine, draining = self._engine, self._life.state is InstanceState.PAUSING and self.gate.inside > 0
         watched = self._life.state is InstanceState.SERVING or draining
         if not watched or engine is None or self._spec is None or not engine.alive():

@@ -1,5 +1,5 @@
 """Tells the coordinator about this host, twice a second and at once when something changed. Never fails: without a
-coordinator the host goes on with what it has."""
+coordinator the host carries on with what it has."""
 
 import asyncio
 import logging

@@ -109,7 +109,7 @@ class RolloutInstance:
                 waited_s = workflow.time() - asked_at
                 if not _held_by_another(error) or self._life.budget.spent or waited_s >= self._start.start_timeout_s:
                     raise
-                await self._tell_run(f"waits for another run: {_reason(error)}")
+                await self._tell_run(f"waiting for another run: {_reason(error)}")
             await self._sleep_unless_stopped(settings.BUSY_RETRY_S)
         return False
 
@@ -157,7 +157,7 @@ class RolloutInstance:
         while True:
             request = HoldRequest(**self._command.model_dump(), until_tokens=self._life.budget.on_trial)
             try:
-                held = await self._call(calls.hold_engine, request, "engine is alive")
+                held = await self._call(calls.hold_engine, request, "hold engine")
             except ActivityError as error:
                 if not _lease_ran_out(error):
                     raise
