@@ -4,17 +4,18 @@ import asyncio
 import sys
 import time
 
-from tests.benchmarks import control_cost, generation, latency, memory, weights
+from tests.benchmarks import control_cost, generation, latency, memory, weights, whole
 
 MEASUREMENTS = {
     "generation": generation.measure,
     "control": control_cost.measure,
     "latency": latency.measure,
     "weights": weights.measure,
+    "whole": whole.measure,
     "saturated": generation.measure_saturated,
     "memory": memory.measure,
 }
-BY_DEFAULT = ("generation", "control", "latency", "weights")
+BY_DEFAULT = ("generation", "control", "latency", "weights", "whole")
 
 
 def main(names: list[str]) -> None:

@@ -1,7 +1,8 @@
 """Processor milliseconds that the control plane spends on one single-turn trajectory, per process.
 
 The engine is scripted: its tokens cost next to nothing, so that what is left is the price of durability: Temporal's
-server, the workflows, the scoring, the store. Goal: at most 15 ms for server and orchestrator together.
+server, the workflows, the scoring, the store. Goals: at most 3 ms for server and orchestrator together, 7 ms for all
+processes.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from tests.support.tiny_model import make_tiny_model
 
 GROUPS, WARM_UP = 128, 48
 CONTROL = ("temporal", "orchestrator")
-GOAL_MS = 15.0
+GOAL_MS, GOAL_ALL_MS = 3.0, 7.0
 
 
 def scripted_shape(folder: Path, **changes: object) -> Shape:
@@ -56,4 +57,6 @@ def print_cost(found: Mapping[str, float], elapsed: float) -> None:
     for name, value in sorted(found.items(), key=lambda item: -item[1]):
         print(f"   {name:14s} {value:7.2f} ms CPU per trajectory")
     print(f"   server + orchestrator {control:.2f} ms = {control / GOAL_MS:.2f} of the goal of {GOAL_MS:g} ms")
-    print(f"   all processes {sum(found.values()):.2f} ms; elapsed {elapsed:.0f} s")
+    every = sum(found.values())
+    print(f"   all processes {every:.2f} ms = {every / GOAL_ALL_MS:.2f} of the goal of {GOAL_ALL_MS:g} ms")
+    print(f"   elapsed {elapsed:.0f} s")
