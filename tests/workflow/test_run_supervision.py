@@ -238,7 +238,7 @@ async def test_ready_buffers_are_trained_while_the_coordinator_is_away_and_the_w
     parts = Silent(total_steps=4)
     parts.let_go.set()
     parts.room_groups = 4
-    async with running(client, run_id, parts, staleness=1) as run:
+    async with running(client, run_id, parts, staleness=3) as run:
         status = await until(run, lambda status: status.step == 2 and status.waits)
         assert (status.waits[0].what, status.waits[0].owner) == ("room for new groups", "the coordinator")
         assert status.waits[0].deadline is not None
