@@ -175,6 +175,25 @@ async def test_an_interruption_stores_the_tokens_and_the_next_call_goes_on(
     assert (await stored_trajectory(store)).tokens == 10
 
 
+@pytest.mark.parametrize(("cached_tokens", "kept"), [(0, False), (len(PROMPT), False), (len(PROMPT) + 6, True)])
+async def test_the_first_row_of_a_continuation_says_whether_the_engine_had_kept_its_kv(
+    bench: Bench, script: Script, store: AsyncEngine, cached_tokens: int, kept: bool
+) -> None:
+    script.manual = True
+    first = asyncio.create_task(run(bench, call()))
+    await bench.engine.until_running(1)
+    await bench.engine.allow(3)
+    await until(lambda: _count(bench, 3))
+    await bench.sync(version=2)
+    await first
+    script.cached_tokens = cached_tokens
+    await bench.engine.allow(100)
+    await run(bench, call(number=1))
+    async with store.connect() as connection:
+        found = await connection.scalars(text("SELECT kv_kept FROM segments ORDER BY seq"))
+    assert list(found) == [None, kept, None]
+
+
 async def _count(bench: Bench, tokens: int) -> bool:
     return bench.host.gate.tokens_inside == len(PROMPT) + tokens
 

@@ -72,6 +72,10 @@ class Progress:
     """Tokens of the turn in the store, earlier calls included."""
     claims: bool
     """The first row takes the trajectory: no separate claim for the common case of one call and one row."""
+    prompt_tokens: int
+    """Before the turn."""
+    kv_kept: bool | None = None
+    """Of the next row, when it is the first of a continuation."""
     new_tokens: int = 0
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -83,6 +87,8 @@ class Progress:
     def add(self, chunk: Chunk) -> None:
         if len(chunk.token_ids) != len(chunk.logprobs):
             raise InvariantViolated(f"L5: {len(chunk.token_ids)} ids with {len(chunk.logprobs)} log-probs")
+        if self.stored and not self.new_tokens:
+            self.kv_kept = chunk.cached_tokens > self.prompt_tokens
         self.ids += chunk.token_ids
         self.logprobs += chunk.logprobs
         self.new_tokens += len(chunk.token_ids)
@@ -126,7 +132,7 @@ class Generator:
         stored = inside.stored = len(turn.token_ids)
         if version is None:
             return self._result(request, SegmentEnd.INTERRUPTED, stored)
-        progress = Progress(request, fence, version, turn.segments, stored, claims)
+        progress = Progress(request, fence, version, turn.segments, stored, claims, len(prompt))
         if stored >= request.sampling.max_tokens:
             end = SegmentEnd.LENGTH
         else:
@@ -190,12 +196,13 @@ class Generator:
             end=end.value if final and end else None,
             started_at=progress.since,
             finished_at=finished_at,
+            kv_kept=progress.kv_kept,
         )
         await self._writer.write(row)
         self._host.count_tokens(len(progress.ids))
         progress.stored += len(progress.ids)
         progress.seq += 1
-        progress.claims = False
+        progress.claims, progress.kv_kept = False, None
         progress.ids, progress.logprobs = [], []
         progress.since, progress.ticks = finished_at, now
 
