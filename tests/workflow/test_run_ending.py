@@ -58,11 +58,15 @@ async def stop_now(run: Run, parts: NeverComplete) -> None:
     await run.signal(TrainingRun.stop, StopRun(now=True))
 
 
+async def cancel(run: Run, parts: NeverComplete) -> None:
+    await run.cancel()
+
+
 async def fail(run: Run, parts: NeverComplete) -> None:
     """Nothing to do: the step fails by itself."""
 
 
-@pytest.mark.parametrize("end", [stop, stop_now, fail])
+@pytest.mark.parametrize("end", [stop, stop_now, cancel, fail])
 async def test_a_run_that_ends_cancels_what_is_in_flight(client: Client, run_id: str, end: object) -> None:
     parts = NeverComplete()
     if end is fail:
