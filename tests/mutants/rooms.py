@@ -25,7 +25,7 @@ ROOMS = (
     ),
     Room("workflows/machine.py", (f"{UNIT}/workflows/test_machine.py",), 60),
     Room("workflows/calls", (f"{UNIT}/workflows", WORKFLOW), 900),
-    Room("workflows/run", (f"{UNIT}/workflows", WORKFLOW), 900),
+    Room("workflows/run", (f"{UNIT}/workflows", PROPERTY, WORKFLOW), 900),
     Room("workflows/rollout", (f"{UNIT}/workflows", PROPERTY, WORKFLOW), 900),
     Room("workflows/training", (f"{UNIT}/workflows", WORKFLOW), 900),
     Room("workers/rollout", (f"{UNIT}/workers/rollout", f"{INTEGRATION}/test_rollout_generate.py"), 300),
