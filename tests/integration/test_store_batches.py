@@ -96,6 +96,21 @@ async def test_staleness_is_also_that_of_the_tokens_and_leaves_out_the_environme
     assert (info.token_staleness_min, info.token_staleness_mean) == (0, pytest.approx((3 * 1 + 1 * 0) / 4))
 
 
+async def test_tokens_of_two_versions_count_by_their_number(
+    store: AsyncEngine, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    """Field report 40: 100 tokens of version 3 and 20 of version 5 are of version 3.33 on average."""
+    train = write_jsonl(tmp_path / "train.jsonl", sums(5))
+    await admit(store, config_values(tiny_model_dir, train, psrl={"staleness": 2}))
+    await draw(store, [3])
+    for index in range(2):
+        await add_segment(store, G0, index, "a" * 100, version=3)
+        await finish_scored(store, G0, index, float(index), text="b" * 20, version=5, seq=1)
+    info = await make(store, 5, G0)
+    assert (info.staleness, info.token_staleness_min) == ({2: 1}, 0)
+    assert info.token_staleness_mean == pytest.approx(5 - (100 * 3 + 20 * 5) / 120)
+
+
 async def test_how_long_a_complete_group_waited_counts_from_its_last_score(run: AsyncEngine) -> None:
     now = datetime.now(UTC)
     for group, ages in ((G0, (100, 500)), (G1, (20, 20))):

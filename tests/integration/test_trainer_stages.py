@@ -283,15 +283,19 @@ def test_a_batch_is_read_as_it_was_sampled(lab: Lab) -> None:
 
 
 def test_a_frozen_policy_steps_and_publishes_and_never_changes(lab: Lab) -> None:
-    """Optimizer steps with momentum and weight decay, none of which may move a bit."""
-    lab.fill(actor={"optim": {"lr": 0}, "ppo_mini_batch_size": 1})
-    stages = lab.life()
+    """Optimizer steps with momentum and weight decay, none of which may move a bit. Field report 47: the same tokens
+    are as far from the engine's log-probs at every step."""
+    lab.fill(seeds=[0] * STEPS, actor={"optim": {"lr": 0}, "ppo_mini_batch_size": 1})
+    stages, gaps = lab.life(), []
     stages.open(RUN)
     for buffer in range(STEPS):
+        gaps.append(stages.log_probs(RUN, buffer).gap_mean_abs)
         stats = stages.update(RUN, buffer)
         assert (stats.optimizer_steps, stats.lr, stats.ratio_mean) == (4, 0.0, pytest.approx(1.0, abs=1e-6))
         assert stages.publish(RUN, buffer).version == buffer + 1
     assert len({tuple(version) for version in lab.checksums()}) == 1
+    assert gaps == pytest.approx([gaps[0]] * STEPS, abs=1e-6)
+    assert gaps[0] > 0.01
 
 
 def test_a_response_that_was_cut_by_its_length_is_masked_where_the_run_asks_for_it(lab: Lab, engine: Engine) -> None:

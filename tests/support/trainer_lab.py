@@ -1,5 +1,6 @@
 """One store with filled runs, and as many lives of a trainer process as a test wants."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,11 @@ class Lab:
             instances=(),
         )
 
-    def fill(self, run: str = RUN, **sections: dict[str, Any]) -> None:
+    def fill(self, run: str = RUN, seeds: Sequence[int] = range(STEPS), **sections: dict[str, Any]) -> None:
+        """One batch per seed."""
         actor = {"optim": {"lr": 0.01, "lr_warmup_steps": 3}, "grad_clip": 0.5, **sections.pop("actor", {})}
         values = run_values(model={"path": str(self.model)}, actor=actor, **sections)
-        batches = [synthetic_batch(4, 4, seed=seed, missing_share=0.05) for seed in range(STEPS)]
+        batches = [synthetic_batch(4, 4, seed=seed, missing_share=0.05) for seed in seeds]
         fill_run(self.engine, run, values, batches)
 
     def life(self) -> Stages:
