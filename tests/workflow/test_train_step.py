@@ -3,12 +3,11 @@
 import asyncio
 
 import pytest
-from temporalio import workflow
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, RunId
-from psrl.schemas.messages.run import RunPhase, RunResult, StartRun, StartStep, StepHeld, StepReport
+from psrl.schemas.messages.run import RunPhase, RunResult, StartRun, StartStep
 from psrl.schemas.messages.training import (
     CheckpointRequest,
     StepRequest,
@@ -17,6 +16,7 @@ from psrl.workflows.calls import settings
 from psrl.workflows.run.training_run import TrainingRun
 from psrl.workflows.training.step import TrainStep
 from tests.support.scripted_parts import ScriptedParts, minimal_config
+from tests.support.step_parents import DeafParent, StepParent
 
 FULL = "/disk: No space left on device: 100 bytes are needed, 7 are free"
 TAKEN = "the trainer serves run 'other'"
@@ -24,32 +24,6 @@ TAKEN = "the trainer serves run 'other'"
 
 def full() -> ApplicationError:
     return ApplicationError(FULL, type="StorageFull")
-
-
-@workflow.defn
-class StepParent:
-    """Stands in for a run: starts one step and keeps what it is told."""
-
-    def __init__(self) -> None:
-        self._told: list[StepHeld] = []
-
-    @workflow.run
-    async def run(self, start: StartStep) -> list[StepHeld]:
-        await workflow.execute_child_workflow(TrainStep.run, start, id=f"{workflow.info().workflow_id}/step")
-        return self._told
-
-    @workflow.signal
-    def step_held(self, held: StepHeld) -> None:
-        self._told.append(held)
-
-
-@workflow.defn
-class DeafParent:
-    """Knows no signal."""
-
-    @workflow.run
-    async def run(self, start: StartStep) -> StepReport:
-        return await workflow.execute_child_workflow(TrainStep.run, start, id=f"{workflow.info().workflow_id}/step")
 
 
 class FullDisk(ScriptedParts):
