@@ -67,8 +67,8 @@ class RunMachine(RuleBasedStateMachine):
 
     # --- groups ------------------------------------------------------------------------------------------------------
 
-    @rule(count=st.integers(1, 4), age=st.integers(0, 2))
-    def start(self, count: int, age: int) -> None:
+    @rule(count=st.integers(1, 4), age=st.integers(0, 2), wave_s=st.sampled_from([0.0, 100.0]))
+    def start(self, count: int, age: int, wave_s: float) -> None:
         ledger, position = self.state.groups.ledger, self.state.position
         version = max(0, ledger.version - age)
         count = min(count, ledger.free(version), groups_still_needed(ledger, TOTAL_STEPS))
@@ -78,6 +78,11 @@ class RunMachine(RuleBasedStateMachine):
             places = [position.take() for _ in groups]
             assert len(set(places)) == count
             self.state.groups.start(version, groups, self.now)
+            assert not set(groups) & set(self.state.groups.older_than(-1, self.now)), "nobody started them yet"
+            self.now += wave_s
+            self.state.seen(self.now)
+            self.state.groups.begun(self.now)
+            assert all(self.state.groups.started_at[group] == self.now for group in groups)
 
     @rule(data=st.data())
     def complete(self, data: st.DataObject) -> None:

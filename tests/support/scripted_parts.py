@@ -70,7 +70,7 @@ from psrl.schemas.messages.rollout import (
     TurnRequest,
     TurnResult,
 )
-from psrl.schemas.messages.run import EvaluationReport, RunStatus, StepReport
+from psrl.schemas.messages.run import CollectedReports, CollectReports, EvaluationReport, RunStatus, StepReport
 from psrl.schemas.messages.training import (
     AdvantageStats,
     BatchInfo,
@@ -170,6 +170,9 @@ class ScriptedParts:
     async def on_hold(self, instance: InstanceId) -> None:
         """Called when an engine is held; returns when the lease is over."""
         await asyncio.Event().wait()
+
+    async def on_look(self, request: CollectReports) -> None:
+        """Called when the run has been told what became of its parts."""
 
     async def die(self, instance: InstanceId) -> None:
         """Of a generation whose host dies without a word: later calls reach its successor."""
@@ -378,7 +381,14 @@ class ScriptedParts:
         **options: object,
     ) -> AsyncIterator[None]:
         """`without`: task queues that nobody serves."""
-        groups = GroupActivities(client, self.mark)
+        groups, lookout = GroupActivities(client, self.mark), LookoutActivities(client)
+
+        @activity.defn(name="collect_reports")
+        async def collect_reports(request: CollectReports) -> CollectedReports:
+            found = await lookout.collect_reports(request)
+            await self.on_look(request)
+            return found
+
         orchestration = [self.plan_dispatch, self.route, self.make_batch, self.record_step]
         orchestration += [
             self.record_evaluation,
@@ -387,7 +397,7 @@ class ScriptedParts:
             groups.start_groups,
             groups.cancel_groups,
             groups.tell_run,
-            LookoutActivities(client).collect_reports,
+            collect_reports,
         ]
         trainer = [self.open_trainer, self.compute_log_probs, self.compute_advantages, self.update]
         trainer += [self.publish, self.checkpoint, self.close_trainer]

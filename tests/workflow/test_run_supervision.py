@@ -21,9 +21,10 @@ from psrl.schemas.ids import (
     instance_workflow,
     step_workflow,
 )
+from psrl.schemas.messages.data import DrawRequest, DrawResult
 from psrl.schemas.messages.rewards import Score
 from psrl.schemas.messages.rollout import DispatchPlan, DispatchPlanRequest
-from psrl.schemas.messages.run import RunPhase, RunResult, RunStatus, StartRun
+from psrl.schemas.messages.run import CollectReports, RunPhase, RunResult, RunStatus, StartRun
 from psrl.schemas.messages.training import StepRequest
 from psrl.workflows.calls import settings
 from psrl.workflows.run.training_run import TrainingRun
@@ -150,6 +151,31 @@ async def test_a_group_that_was_ended_is_replaced(client: Client, run_id: str) -
         assert (await run.result()).phase is RunPhase.DONE
         assert (await run.query(TrainingRun.status)).dropped == {"failed": 1}
     assert parts.cancelled == {"000001": "failed"}
+
+
+class SlowDraw(ScriptedParts):
+    """The store takes the first groups only when the run has looked after its parts three times meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__(instances=1, total_steps=2)
+        self.looks = asyncio.Semaphore(0)
+
+    async def on_look(self, request: CollectReports) -> None:
+        self.looks.release()
+
+    @activity.defn(name="draw_groups")
+    async def draw_groups(self, request: DrawRequest) -> DrawResult:
+        for _ in range(0 if self.tags else 3):
+            await self.looks.acquire()
+        return await super().draw_groups(request)
+
+
+async def test_groups_that_wait_to_be_drawn_are_not_missed(client: Client, run_id: str) -> None:
+    parts = SlowDraw()
+    async with running(client, run_id, parts) as run:
+        assert (await run.result()).phase is RunPhase.DONE
+        assert (await run.query(TrainingRun.status)).dropped == {}
+    assert parts.cancelled == {}
 
 
 async def test_a_step_that_was_ended_is_begun_anew_with_the_same_batch(client: Client, run_id: str) -> None:

@@ -151,6 +151,7 @@ class Dispatcher:
             StartGroups(template=self._template(wave.version), groups=groups),
             summary=f"start {wave.groups} groups at v{wave.version}",
         )
+        self._state.groups.begun(workflow.time())
 
     def _template(self, version: int) -> StartGroup:
         return StartGroup(

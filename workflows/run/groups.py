@@ -3,7 +3,7 @@ Pure; part of the run's state.
 
 Promises: a group is in the ledger, or has left with a reason, never both; one that has left stays in `leaving` until
 its workflow is cancelled and its row marked, through continue-as-new and through a sweep that was cut short; only
-RESERVED groups have a deadline.
+RESERVED groups have a deadline, from the moment their workflows were started.
 """
 
 from collections.abc import Iterable
@@ -29,6 +29,8 @@ class Groups(Carried):
     ledger: Annotated[Ledger, PlainValidator(_ledger), PlainSerializer(Ledger.to_dict)]
     started_at: dict[GroupId, float] = {}
     """Start of every RESERVED group, seconds since the epoch by workflow time."""
+    coming: list[GroupId] = []
+    """Of the wave in progress: they are being drawn, and their workflows need not exist yet."""
     leaving: dict[str, list[GroupId]] = {}
     """Groups that have left, by reason, whose workflows are to be cancelled and whose rows are to be marked."""
     dropped: dict[str, int] = {}
@@ -41,6 +43,12 @@ class Groups(Carried):
     def start(self, version: Version, groups: tuple[GroupId, ...], now: float) -> None:
         self.ledger.reserve(version, groups)
         self.started_at.update(dict.fromkeys(groups, now))
+        self.coming = list(groups)
+
+    def begun(self, now: float) -> None:
+        """The wave is over: the workflows of its groups exist, and some may have reported already."""
+        self.started_at.update({group: now for group in self.coming if group in self.started_at})
+        self.coming = []
 
     def report(self, report: GroupReport, back_at: float) -> bool:
         """False: it changes nothing, the group is not waited for. What a stack's own absence cost, up to `back_at`,
@@ -87,8 +95,8 @@ class Groups(Carried):
         self.started_at = {group: min(now, at + away_s) for group, at in self.started_at.items()}
 
     def older_than(self, seconds: float, now: float) -> tuple[GroupId, ...]:
-        """Unfinished groups that began so long ago."""
-        return tuple(group for group, at in self.started_at.items() if now - at > seconds)
+        """Unfinished groups that began so long ago. How long a wave takes is not their fault."""
+        return tuple(group for group, at in self.started_at.items() if now - at > seconds and group not in self.coming)
 
     @property
     def unfinished(self) -> tuple[GroupId, ...]:
