@@ -314,6 +314,16 @@ class InstanceChanged(Message):
     included; 0 while it is not."""
 
 
+class Answered(Message):
+    """Of a validation round, by earlier executions of its workflow."""
+
+    left: tuple[GroupId, ...]
+    """Prompts that are still to be answered."""
+    scored: int
+    failed: int
+    reward_sum: float
+
+
 class StartEvaluation(Message):
     """Input of `Evaluation`."""
 
@@ -323,6 +333,8 @@ class StartEvaluation(Message):
     concurrency: int
     """Prompts answered at the same time: a round does not crowd out training."""
     rollout: RolloutSettings
+    answered: Answered | None = None
+    """Null at the beginning."""
 
 
 class RunStatus(Message):

@@ -133,3 +133,24 @@ async def test_a_group_keeps_its_deadline_in_the_next_execution(client: Client, 
         assert (after.otherwise, after.deadline) == (before.otherwise, before.deadline)
         parts.let_go.set()
         assert (await run.result()).phase is RunPhase.DONE
+
+
+async def test_a_validation_round_of_many_prompts_outlasts_a_history(client: Client, run_id: str) -> None:
+    parts = ScriptedParts(instances=1, total_steps=1)
+    parts.validation_prompts = 150
+    config = minimal_config(deployment={"n_rollout_instances": 1})
+    config["data"] = {**config["data"], "val_files": ["validation.jsonl"]}  # type: ignore[dict-item]
+    async with parts.workers(client):
+        run = await client.start_workflow(
+            TrainingRun.run, StartRun(config=config), id=run_id, task_queue=ORCHESTRATOR_QUEUE
+        )
+        assert (await run.result()).phase is RunPhase.DONE
+        rounds = {f"{run_id}/evaluation/{version:06d}" for version in (0, 1)}
+        for name in rounds:
+            assert max(await lengths(client, name)) < TERMINATED
+    assert [(report.version, report.scored, report.failed) for report in parts.evaluations] == [
+        (0, 150, 0),
+        (1, 150, 0),
+    ]
+    answered = [request.trajectory for request in parts.generated if not request.trajectory.group_id.isdigit()]
+    assert len(set(answered)) == len(answered) == 300, "a prompt was answered twice or not at all"

@@ -87,7 +87,7 @@ class Call(Generic[Request, Result]):
 @dataclass(frozen=True)
 class LocalCall(Generic[Request, Result]):
     """Runs in the worker of the workflow itself; its last error arrives bare, not as an `ActivityError`. Forbidden in
-    workflows that continue as new (docs/decisions/continue-as-new.md)."""
+    workflows that take signals and continue as new (docs/decisions/continue-as-new.md)."""
 
     activity: Callable[[Request], Awaitable[Result]]
     patience: timedelta
