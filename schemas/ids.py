@@ -1,7 +1,7 @@
 """Ids and the names built from them.
 
 Workflow ids and task queues are spelled here, so that a name seen in the web UI can be traced to one line; activity ids
-are put together by the workflow that makes the call. Numbers are zero-padded: lists sort as people expect.
+are put together by the workflow that makes the call. Numbers that grow are zero-padded: lists sort as people expect.
 """
 
 import re

@@ -95,7 +95,7 @@ def stack_home(values: Mapping[str, str] = os.environ) -> Path:
         home = Path(values.get(HOME_VARIABLE) or ".psrl").absolute()
     except FileNotFoundError as error:
         raise UserError(f"the working directory has been removed: go to another, or set {HOME_VARIABLE}") from error
-    there = next(place for place in (home, *home.parents) if place.exists())
+    there = next(folder for folder in (home, *home.parents) if folder.exists())
     if not there.is_dir():
         raise UserError(f"{HOME_VARIABLE}={home}: {there} is a file; allowed: a directory, or a path for a new one")
     return home

@@ -110,7 +110,7 @@ class Group(Base):
     """`Purpose`."""
     epoch: Mapped[int]
     position: Mapped[int]
-    """Place in the epoch's order."""
+    """Index in the epoch's order of prompts."""
     row: Mapped[int]
     """Row in the data files, counted over all of them."""
     version_tag: Mapped[int]
@@ -132,7 +132,7 @@ class Group(Base):
 
 
 class Trajectory(Base):
-    """One episode of a group."""
+    """One of a group's N' answers to its prompt, in one turn or several."""
 
     __tablename__ = "trajectories"
     run_id: Mapped[str] = mapped_column(primary_key=True)
@@ -213,7 +213,7 @@ class Segment(Base):
     logprobs: Mapped[bytes | None]
     """Of the sampled ids, under `version`; NaN where the engine gave none."""
     kv_kept: Mapped[bool | None]
-    """After an interruption: whether the engine went on with the KV cache of the tokens before. Null for a segment that
+    """After an interruption: whether the engine still had the KV cache of the tokens before. Null for a segment that
     continues none."""
     end: Mapped[str | None]
     """`SegmentEnd` of the turn, on its last segment."""

@@ -25,7 +25,7 @@ CONNECT_PAUSE_S = 0.5
 
 async def join(stack: Stack) -> Client:
     """A worker's client of its stack's Temporal. Waits also while the server there is another stack's, and ends the
-    process when it becomes one (L14). Raises `Unreachable` when it has waited in vain."""
+    process when it becomes one (L14). Raises `Unreachable` when none answers in time."""
     deadline = time.monotonic() + CONNECT_TIMEOUT_S
     while True:
         try:

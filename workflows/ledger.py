@@ -5,7 +5,7 @@ trained by buffer V + eta, and every future buffer takes `batch_groups` groups a
 
     reserve   nothing  -> RESERVED     while every live group can still meet its deadline (Hall's condition)
     occupy    RESERVED -> OCCUPIED     the group is complete and scored
-    release   live     -> gone         it failed, was filtered or was aborted; its place is free at once
+    release   live     -> gone         it failed, was filtered or was aborted; its slot is free at once
     consume   OCCUPIED -> gone         taken: the `batch_groups` with the earliest deadlines
               live     -> gone         dropped: at most `offered_groups - batch_groups`, unfinished groups first
     publish   version  -> version + 1  once the buffer of the current version was consumed
@@ -42,7 +42,7 @@ class IllegalTransition(LedgerError):
 
 
 class GroupState(StrEnum):
-    RESERVED = "reserved"  # It has a place and is not finished.
+    RESERVED = "reserved"  # It has a slot and is not finished.
     OCCUPIED = "occupied"  # It is complete and scored, and waits to be taken.
 
 
@@ -130,7 +130,7 @@ class Ledger:
         return min([self.offered_groups * i - count for i, count in enumerate(live, 1)][first:])
 
     def reserve(self, version: Version, groups: Sequence[GroupId]) -> None:
-        """Take one place per group, all or nothing. Their order breaks ties among dropped groups."""
+        """Take one slot per group, all or nothing. Their order breaks ties among dropped groups."""
         for group, times in Counter(groups).items():
             if times > 1 or group in self._tags:
                 raise IllegalTransition(f"cannot reserve {self._name(group)} twice; allowed: an id not live")
@@ -155,7 +155,7 @@ class Ledger:
         del pools[self._index(group)][group], self._tags[group]
 
     def consume(self) -> Consumption:
-        """Take the batch for this buffer and drop what has no place any more; or, when not ready, do nothing."""
+        """Take the batch for this buffer and drop what has no slot any more; or, when not ready, do nothing."""
         if not self.ready:
             return Consumption(self.buffer, None, blocking=self._blocking())
         taken = self._remove([pool.items() for pool in self._occupied], self.batch_groups)

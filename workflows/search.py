@@ -1,5 +1,5 @@
 """Search attributes the workflows set. They must be registered first (`schemas.temporal`): an unknown one fails the
-workflow task for ever."""
+workflow task forever."""
 
 from typing import Any
 

@@ -116,7 +116,7 @@ def _load(config: RunConfig, key: str, files: tuple[str, ...], tokenizer: Tokeni
     for rendered in _batches(rows, config.data.prompt_key, tokenizer):
         for item, ids in zip(rendered, _tokenize(tokenizer, rendered), strict=True):
             if not ids:
-                raise DataError(f"{item.place}: the prompt has no tokens")
+                raise DataError(f"{item.location}: the prompt has no tokens")
             if len(ids) > config.data.max_prompt_length:
                 skipped += 1
             else:
@@ -142,10 +142,10 @@ def _tokenize(tokenizer: Tokenizer, batch: list[RenderedPrompt]) -> list[list[in
     """Ids of each prompt. A data set rarely mixes the two kinds, so this is one call."""
     ids: list[list[int]] = [[] for _ in batch]
     for special in (True, False):
-        places = [place for place, item in enumerate(batch) if item.special_tokens is special]
-        if places:
-            texts = [batch[place].text for place in places]
+        chosen = [number for number, item in enumerate(batch) if item.special_tokens is special]
+        if chosen:
+            texts = [batch[number].text for number in chosen]
             encoded = tokenizer(texts, add_special_tokens=special, verbose=False)
-            for place, found in zip(places, encoded["input_ids"], strict=True):
-                ids[place] = found
+            for number, found in zip(chosen, encoded["input_ids"], strict=True):
+                ids[number] = found
     return ids

@@ -74,10 +74,10 @@ def _check_context(config: RunConfig, values: dict[str, Any]) -> None:
 
 def _find(values: dict[str, Any], keys: tuple[str, ...]) -> int | None:
     """Models that also see or hear keep the language model's numbers one level down."""
-    for place in (values, values.get("text_config") or {}):
+    for section in (values, values.get("text_config") or {}):
         for key in keys:
-            if isinstance(place.get(key), int):
-                return int(place[key])
+            if isinstance(section.get(key), int):
+                return int(section[key])
     return None
 
 

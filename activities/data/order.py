@@ -12,7 +12,7 @@ from typing import NamedTuple
 class Place(NamedTuple):
     epoch: int
     position: int
-    """Place in the epoch's order."""
+    """Index in the epoch's order of prompts."""
     prompt: int
     """Index among the usable prompts."""
 

@@ -54,12 +54,12 @@ SCORED = text(
     f"""
     SELECT group_id
     FROM (
-        SELECT group_id, scored_at, row_number() OVER (PARTITION BY group_id ORDER BY scored_at, index) AS place
+        SELECT group_id, scored_at, row_number() OVER (PARTITION BY group_id ORDER BY scored_at, index) AS nth
         FROM trajectories
         WHERE run_id = :run AND group_id = ANY(:groups) AND status = {listed(TrajectoryStatus.SCORED)}
             AND reward IS NOT NULL
     ) scored
-    WHERE place <= :needed GROUP BY group_id HAVING count(*) = :needed ORDER BY max(scored_at), group_id
+    WHERE nth <= :needed GROUP BY group_id HAVING count(*) = :needed ORDER BY max(scored_at), group_id
     """
 )
 """Groups of which N trajectories are scored, in order of completion."""

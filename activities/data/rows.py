@@ -1,7 +1,7 @@
 """Rows of the data files, one at a time: JSONL and Parquet.
 
-Promises: a row comes with the place it stands at (`file:line` or `file:row`), every fault is a `DataError` that names
-that place, and no file is held in memory whole.
+Promises: a row comes with its location (`file:line` or `file:row`), every fault is a `DataError` that names it, and no
+file is held in memory whole.
 """
 
 import json
@@ -17,7 +17,7 @@ PARQUET_BATCH_ROWS = 1024
 
 
 class Row(NamedTuple):
-    place: str
+    location: str
     values: dict[str, Any]
 
 
@@ -39,21 +39,21 @@ def _read_jsonl(file: Path) -> Iterator[Row]:
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                place = f"{file}:{number}"
-                yield Row(place, _parse_line(place, line))
+                location = f"{file}:{number}"
+                yield Row(location, _parse_line(location, line))
 
 
-def _parse_line(place: str, line: bytes) -> dict[str, Any]:
+def _parse_line(location: str, line: bytes) -> dict[str, Any]:
     try:
         values = json.loads(line.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
-        raise DataError(f"{place}: not valid JSON: {error.msg} at column {error.colno}") from error
+        raise DataError(f"{location}: not valid JSON: {error.msg} at column {error.colno}") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{place}: not valid UTF-8: {error.reason} at byte {error.start}") from error
+        raise DataError(f"{location}: not valid UTF-8: {error.reason} at byte {error.start}") from error
     except RecursionError as error:
-        raise DataError(f"{place}: nested too deeply") from error
+        raise DataError(f"{location}: nested too deeply") from error
     if not isinstance(values, dict):
-        raise DataError(f"{place}: a row must be a JSON object, not {type(values).__name__}")
+        raise DataError(f"{location}: a row must be a JSON object, not {type(values).__name__}")
     return values
 
 

@@ -19,12 +19,12 @@ READ: TextClause = text(
     SELECT group_id, data_source, ground_truth, extra, number, reward, reward_metrics, tokens
     FROM (
         SELECT g.group_id, g.data_source, g.ground_truth, g.extra, t.index AS number, t.reward, t.reward_metrics,
-               t.tokens, row_number() OVER (PARTITION BY t.group_id ORDER BY t.scored_at, t.index) AS place
+               t.tokens, row_number() OVER (PARTITION BY t.group_id ORDER BY t.scored_at, t.index) AS nth
         FROM trajectories t JOIN groups g USING (run_id, group_id)
         WHERE t.run_id = :run AND t.group_id = ANY(:groups) AND t.status = {listed(TrajectoryStatus.SCORED)}
             AND t.reward IS NOT NULL
     ) ranked
-    WHERE place <= :needed ORDER BY group_id, number
+    WHERE nth <= :needed ORDER BY group_id, number
     """
 )
 """The N that count are those that a batch would take: the first to be scored."""

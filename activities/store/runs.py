@@ -20,7 +20,7 @@ class AdmittedRun(NamedTuple):
 
 
 class AdmittedRuns:
-    """Reads runs; parses each configuration once, as a group's activities ask for it again and again."""
+    """Reads runs; parses each configuration once, as every activity of a group asks for it."""
 
     def __init__(self) -> None:
         self._parsed: OrderedDict[tuple[str, str], RunConfig] = OrderedDict()

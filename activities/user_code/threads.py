@@ -84,7 +84,7 @@ class LoopThread:
         now = time.monotonic()
         if now - last > LOOP_ANSWERS_WITHIN_S:
             log.error(
-                "the async %s blocked its event loop for %.1f s: no other call went on meanwhile; it must await "
+                "the async %s blocked its event loop for %.1f s: no other call made progress; it must await "
                 "what is slow, or be sync",
                 self._what,
                 now - last,

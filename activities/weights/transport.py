@@ -1,8 +1,8 @@
 """How the bytes of a version travel from the trainer to the engines. The trainer writes, rollout hosts lease and read.
 
-Promises of every transport (L9): a version is written to a new place and becomes readable as a whole or not at all; it
-is never changed afterwards; a reader gets no tensor before every shard's checksum was found right, and what it reads
-stays what it is until its lease ends, whatever is removed meanwhile. Chosen by `psrl.ps_mode` (`transports.py`);
+Promises of every transport (L9): a version is written to a new location and becomes readable as a whole or not at
+all; it is never changed afterwards; a reader gets no tensor before every shard's checksum was found right, and what it
+reads stays what it is until its lease ends, whatever is removed meanwhile. Chosen by `psrl.ps_mode` (`transports.py`);
 `tests/unit/activities/weights/test_weights_transport.py` holds the promises against every one of them.
 """
 
@@ -79,5 +79,5 @@ class WeightTransport(Protocol):
         ...
 
     def uri(self, run_id: RunId, version: Version) -> str:
-        """The place of a version, as in its manifest."""
+        """The location of a version, as in its manifest."""
         ...

@@ -21,4 +21,4 @@ class DataSection(Section):
     seed: int = 1
     """Order of prompts: epoch e uses a permutation derived from (seed, e)."""
     val_max_samples: int | None = Field(default=None, ge=1)
-    """Use only the first so many validation prompts; null uses all."""
+    """How many validation prompts are used, from the first; null uses all."""

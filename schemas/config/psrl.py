@@ -62,13 +62,13 @@ class Deployment(Section):
     """How long a part may take to come up before the run fails and names it; also how long an instance waits for
     another run to give its engine back."""
     restart_budget: int = Field(default=5, ge=0)
-    """Times an instance's engine is started anew before the instance is quarantined. A quarantined instance is tried
-    again after 30 s, then at intervals that double up to 10 minutes, and serves again when a try succeeds."""
+    """Times an instance's engine is restarted before the instance is quarantined. A quarantined instance is retried
+    after 30 s, then at intervals that double up to 10 minutes, and serves again once a retry succeeds."""
     restart_budget_heals_s: float = Field(default=600, gt=0)
-    """An instance that served for so long at a stretch has its whole restart budget again."""
+    """An instance that has served this long without a failure gets its whole restart budget back."""
     no_instance_timeout_s: float = Field(default=600, ge=0)
-    """The run stops when every instance is quarantined and has been for so long since its engine last gave tokens. Time
-    in which it served but was asked for nothing does not count."""
+    """The run fails once every instance has been quarantined for this long since its engine last produced tokens. Time
+    in which an instance served but had no requests does not count."""
 
 
 class GroupFilterName(StrEnum):

@@ -52,8 +52,8 @@ class RolloutSection(Section):
     """Largest |log-prob difference| between engine and trainer on the probe tokens after a pull. Without a value 0.5
     with bfloat16, where rounding alone gives up to 0.3."""
     stall_timeout_s: float = Field(default=60, gt=0)
-    """An engine that lives but gave no sign of life for so long (no token, no answer between two of its steps) is
-    ended and started anew. One step, such as a piece of a long prefill, must fit in it."""
+    """An engine whose process is alive but that gives no sign of life for this long (no token, no answer between two
+    of its steps) is killed and restarted. One step, such as a piece of a long prefill, must fit in it."""
     val: ValSampling = ValSampling()
 
     @model_validator(mode="after")

@@ -44,7 +44,7 @@ class RestoreRequest(Message):
 
     run_id: RunId
     accept_changed_data: bool = False
-    """Go on although the data files differ from those the run was admitted with: a new epoch begins with them."""
+    """Resume although the data files differ from those the run was admitted with: a new epoch begins with them."""
 
 
 class KeptGroup(Message):

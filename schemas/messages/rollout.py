@@ -65,7 +65,7 @@ class RouteResult(Message):
     placements: tuple[Placement, ...]
     """May be shorter than what was asked: the rest found no room in time."""
     reason: str = ""
-    """Why some found no place, for people."""
+    """Why some found no room, for people."""
 
 
 class DispatchPlanRequest(Message):
@@ -125,7 +125,7 @@ class GenerateRequest(Message):
     enough: int
     """When so many have ended, the others leave the engine with what they have stored, and the call returns."""
     one_by_one: bool = False
-    """An end is worth returning for: the others go on in the engine."""
+    """Return soon after one has ended: the others keep running in the engine."""
     one_version: bool = False
     """As in `TurnRequest`."""
 
@@ -158,7 +158,7 @@ class TurnResult(Message):
 
     index: int
     end: SegmentEnd | None = None
-    """Null while it goes on in the engine, and when it failed."""
+    """Null while it runs in the engine, and when it failed."""
     failure: TurnFailure | None = None
     tokens: int = 0
     """Tokens of the turn so far, earlier calls included."""

@@ -25,7 +25,7 @@ WINDOW = 10
 RATE_WINDOW_S = 20.0
 """Generation comes in bursts: between two looks there may be none."""
 STORE_S = 5.0
-"""A server that hangs holds a query for ever."""
+"""A server that hangs holds a query forever."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Rate:
 
 
 class Observer:
-    """Looks at one run again and again. A part that does not answer is named in the view, not an error: the run does
+    """Polls one run. A part that does not answer is named in the view, not an error: the run does
     not need us."""
 
     def __init__(self, client: Client, stack: Stack, run_id: str) -> None:

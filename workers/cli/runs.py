@@ -1,4 +1,4 @@
-"""Runs as the CLI sees them: through Temporal while they live, through the store for ever."""
+"""Runs as the CLI sees them: through Temporal while they live, through the store forever."""
 
 import asyncio
 import time

@@ -59,7 +59,7 @@ class _Instance:
 
     @property
     def room(self) -> int:
-        """Free slots and free places in the queue."""
+        """Free slots, and room in the queue."""
         slots = self.report.max_num_seqs
         return max(0, slots + slots // QUEUE_SHARE - self.load)
 
@@ -156,7 +156,7 @@ class Fleet:
         return chosen
 
     def _candidates(self, request: RouteRequest) -> list[Candidate]:
-        """Those with a free slot; if there is none, those with a place in their queue."""
+        """Those with a free slot; if there is none, those with room in their queue."""
         able = [
             instance
             for instance in self._of_run(request.run_id)

@@ -63,13 +63,13 @@ class RolloutActivities:
     @boundary
     async def hold_engine(self, request: HoldRequest) -> Held:
         until = time.monotonic() + _time_left_s() - HOLD_MARGIN_S
-        while time.monotonic() < until and not (request.until_tokens and self._host.tokens):
+        while time.monotonic() < until and not (request.until_tokens and self._host.counts.tokens):
             if self._stopping.is_set():
                 raise EngineUnavailable(f"{self._host.instance}: the host is stopping")
             self._host.renew_lease(request.run_id)
             activity.heartbeat()
             await asyncio.sleep(HOLD_INTERVAL_S)
-        return Held(tokens=self._host.tokens)
+        return Held(tokens=self._host.counts.tokens)
 
     @activity.defn(name="generate")
     @boundary

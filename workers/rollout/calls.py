@@ -3,7 +3,7 @@
 Promises:
 - a turn runs once on this host, whoever waits for it: a call that asks for one that runs already attaches to it;
 - a call returns when all of its turns have ended; when enough have, the others leaving the engine with what they have
-  stored; or, `GATHER_S` after a turn needs a decision, without those that go on in the engine;
+  stored; or, `GATHER_S` after a turn needs a decision, without those that keep running in the engine;
 - an error of one turn ends that turn alone;
 - a turn that nobody waits for leaves the engine after a while, with what it has stored (L11).
 """
@@ -50,7 +50,7 @@ class RunningTurn:
 
     def __init__(self, request: TurnRequest, attempt: int) -> None:
         self.request, self.attempt = request, attempt
-        """Of the newest call that asked for it: the turn goes on in its name when the store refuses an older one."""
+        """Of the newest call that asked for it: the turn continues in its name when the store refuses an older one."""
         self.caller: Call | None = None
         self.inside = InEngine()
         self.task: asyncio.Future[TurnResult]
@@ -149,7 +149,7 @@ class Calls:
             try:
                 return await self._generator.generate(request, attempt, turn.inside)
             except StaleAttempt:
-                # Meanwhile the trajectory was elsewhere. If it has come back, it goes on from what is stored now.
+                # Meanwhile the trajectory was elsewhere. If it has come back, it continues from what is stored now.
                 if turn.request is request:
                     raise
 

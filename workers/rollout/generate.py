@@ -1,6 +1,6 @@
 """One turn of one trajectory, continued on this host's engine, storing tokens as they come. Used by `Calls`.
 
-Promises: a finished turn is answered from the store (L8); a later attempt goes on from the last stored token (L6);
+Promises: a finished turn is answered from the store (L8); a later attempt continues from the last stored token (L6);
 every row is stored only while this attempt owns the trajectory; every token carries the version that sampled it, and
 that is never older than the tag (L1, L5); with `one_version` a turn is never continued under another version, but begun
 anew from its prompt; cancellation aborts the request in the engine, and what was stored stays.
@@ -104,7 +104,7 @@ class Generator:
     async def generate(self, request: TurnRequest, attempt: int, inside: InEngine) -> TurnResult:
         """Raises `StaleAttempt` when a newer attempt owns the trajectory, `EngineUnavailable` when this host cannot."""
         fence = fence_number(request.call, attempt)
-        with self._host.caller():
+        with self._host.counts.caller():
             if request.call == 0 and attempt == 1:
                 try:
                     return await self._produce(request, fence, StoredTurn(), True, inside)
@@ -199,7 +199,7 @@ class Generator:
             kv_kept=progress.kv_kept,
         )
         await self._writer.write(row)
-        self._host.count_tokens(len(progress.ids))
+        self._host.counts.stored(len(progress.ids))
         progress.stored += len(progress.ids)
         progress.seq += 1
         progress.claims, progress.kv_kept = False, None

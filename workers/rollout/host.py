@@ -6,7 +6,7 @@ Promises:
 - after a failed update nobody is let in until a complete good one (QUARANTINED);
 - an engine that died or is stuck is no longer offered to anyone (LOST), and its callers are told; a start makes a new
   one;
-- another run is refused while this one's lease holds; a lease that nobody renews runs out (L11).
+- another run is refused while this one's lease holds (`Tenancy`).
 
 Operations run one at a time and to their end, also when the activity that asked for one is cancelled.
 """
@@ -15,26 +15,25 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from ...activities.weights.transport import Lease
-from ...schemas.errors import EngineUnavailable, InstanceBusy, InvariantViolated, PsrlError
+from ...schemas.errors import EngineUnavailable, InvariantViolated, PsrlError
 from ...schemas.ids import InstanceId, RunId, Version
 from ...schemas.messages.rollout import EngineSpec, InstanceReport, InstanceState, PullResult
 from ...workflows.machine import Machine
+from .counts import Counts
 from .engine import Engine
 from .gate import Gate
 from .life import LIFE, WHOLE, WITHOUT_ENGINE
 from .loading import load
 from .operations import Operations
 from .source import WeightSource
+from .tenancy import Tenancy
 from .watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
-LEASE_S = 180.0
-"""A run that has not asked for anything for so long loses its instance to the next that wants it."""
 INTERRUPT_TIMEOUT_S = 60.0
 NO_VERSION = Version(-1)
 
@@ -45,21 +44,18 @@ class Host:
         self.gate = Gate()
         self.changed = asyncio.Event()
         """Set when the coordinator should know at once."""
-        self.tokens = 0
-        """Stored since the engine was last started."""
+        self.counts = Counts()
         self._make_engine = make_engine
         self._weights = weights
         self._life = Machine(instance, LIFE, InstanceState.STOPPED)
         self._operations = Operations(instance)
         self._engine: Engine | None = None
-        self._spec: EngineSpec | None = None
+        self._tenancy = Tenancy(instance)
         self._holds: PullResult | None = None
         """The verified version in the engine; none before the first pull and while it is not certain."""
         self._lost = ""
         """Why the engine is LOST: its process may not have ended yet."""
         self._watchdog = Watchdog(self.gate)
-        self._leased_at = 0.0
-        self._callers = self._received = self._tokens_total = 0
 
     @property
     def version(self) -> Version:
@@ -67,16 +63,6 @@ class Host:
         return Version(self._holds.version) if self._holds is not None else NO_VERSION
 
     # --- what generate calls use -------------------------------------------------------------------------------------
-
-    @contextmanager
-    def caller(self) -> Iterator[None]:
-        """Counts a generate call for the report."""
-        self._received += 1
-        self._callers += 1
-        try:
-            yield
-        finally:
-            self._callers -= 1
 
     async def enter(self, run_id: RunId, tag: int, patience_s: float) -> Version | None:
         """The version served; `None` when the gate stays shut for so long. The caller must take the gate's slot without
@@ -91,10 +77,10 @@ class Host:
 
     def engine_of(self, run_id: RunId) -> Engine:
         """The run's living engine. Raises `EngineUnavailable`."""
-        if self._spec is None or self._engine is None or self._life.state is InstanceState.STARTING:
+        if self._tenancy.spec is None or self._engine is None or self._life.state is InstanceState.STARTING:
             raise EngineUnavailable(f"{self.instance} has no engine; start_engine comes first")
-        if self._spec.run_id != run_id:
-            raise EngineUnavailable(f"{self.instance} serves run {self._spec.run_id}, not {run_id}")
+        if self._tenancy.spec.run_id != run_id:
+            raise EngineUnavailable(f"{self.instance} serves run {self._tenancy.spec.run_id}, not {run_id}")
         if self._life.state is InstanceState.LOST or not self._engine.alive():
             reason = self._lost or "the engine is dead"
             raise EngineUnavailable(f"{self.instance}: {reason}; start_engine makes a new one")
@@ -102,12 +88,8 @@ class Host:
 
     def spec_of(self, run_id: RunId) -> EngineSpec:
         self.engine_of(run_id)
-        assert self._spec is not None
-        return self._spec
-
-    def count_tokens(self, tokens: int) -> None:
-        self._tokens_total += tokens
-        self.tokens += tokens
+        assert self._tenancy.spec is not None
+        return self._tenancy.spec
 
     # --- what the instance's workflow asks for -----------------------------------------------------------------------
 
@@ -133,7 +115,7 @@ class Host:
     def renew_lease(self, run_id: RunId) -> None:
         """Raises `EngineUnavailable` when the run has no living engine here."""
         self.engine_of(run_id)
-        self._leased_at = time.monotonic()
+        self._tenancy.renew()
 
     # --- what the process asks for -----------------------------------------------------------------------------------
 
@@ -157,46 +139,51 @@ class Host:
         continue elsewhere and the workflow starts another."""
         engine, draining = self._engine, self._life.state is InstanceState.PAUSING and self.gate.inside > 0
         watched = self._life.state is InstanceState.SERVING or draining
-        if not watched or engine is None or self._spec is None or not engine.alive():
+        if not watched or engine is None or self._tenancy.spec is None or not engine.alive():
             self._watchdog.reset()
             return
-        limit_s = self._spec.rollout.stall_timeout_s
+        limit_s = self._tenancy.spec.rollout.stall_timeout_s
         why = self._watchdog.look(engine, limit_s)
         if why:
             self._lose(f"the engine is stuck: {why} (rollout.stall_timeout_s={limit_s:g})")
 
     def report(self) -> InstanceReport:
-        limit = self._spec.max_num_seqs if self._spec else 0
+        limit = self._tenancy.spec.max_num_seqs if self._tenancy.spec else 0
         running = min(self.gate.inside, limit)
         alive = self._engine is not None and self._engine.alive()
         capacity = self._engine.kv_capacity_tokens if self._engine is not None and alive else 0
         return InstanceReport(
             instance=self.instance,
-            run_id=self._spec.run_id if self._spec else "",
+            run_id=self._tenancy.spec.run_id if self._tenancy.spec else "",
             state=self._life.state,
             version=self.version,
             running=running,
-            waiting=self._callers - running,
-            received=self._received,
+            waiting=self.counts.callers - running,
+            received=self.counts.received,
             kv_cache_usage=min(1.0, self.gate.tokens_inside / capacity) if capacity else 0.0,
             max_num_seqs=limit,
             pid=os.getpid(),
-            tokens_total=self._tokens_total,
+            tokens_total=self.counts.tokens_total,
         )
 
     # --- operations, one at a time -----------------------------------------------------------------------------------
 
     async def _start(self, spec: EngineSpec) -> None:
-        self._refuse_while_leased(spec.run_id)
-        self.tokens = 0
-        kept = self._spec == spec and self._life.state in WHOLE and self._engine is not None and self._engine.alive()
+        self._tenancy.refuse_others(spec.run_id)
+        self.counts.engine_started()
+        kept = (
+            self._tenancy.spec == spec
+            and self._life.state in WHOLE
+            and self._engine is not None
+            and self._engine.alive()
+        )
         if kept:
             await self._shut(interrupt=True)
         else:
             await self._stop()
-            self._spec, self._leased_at = spec, time.monotonic()
+            self._tenancy.begin(spec)
             await self._make(spec)
-        self._leased_at = time.monotonic()
+        self._tenancy.renew()
 
     async def _make(self, spec: EngineSpec) -> None:
         self._to(InstanceState.STARTING)
@@ -205,7 +192,8 @@ class Host:
             await engine.start(spec)
         except BaseException as error:
             await asyncio.to_thread(engine.shutdown)
-            self._engine = self._spec = None
+            self._engine = None
+            self._tenancy.end()
             self._to(InstanceState.STOPPED)
             if isinstance(error, PsrlError) or not isinstance(error, Exception):
                 raise
@@ -233,7 +221,7 @@ class Host:
         read = time.perf_counter()
         with lease:
             difference = await self._load(lease, version)
-        self._leased_at = time.monotonic()
+        self._tenancy.renew()
         self._arrive(InstanceState.LOADED)
         self._holds = PullResult(
             version=version,
@@ -260,7 +248,7 @@ class Host:
         self.gate.open()
 
     async def _release(self, run_id: RunId) -> None:
-        if self._spec is not None and self._spec.run_id == run_id:
+        if self._tenancy.spec is not None and self._tenancy.spec.run_id == run_id:
             await self._stop()
 
     # --- steps -------------------------------------------------------------------------------------------------------
@@ -270,13 +258,13 @@ class Host:
         if self._life.state is not InstanceState.SERVING:
             return
         assert self._engine is not None
-        assert self._spec is not None
+        assert self._tenancy.spec is not None
         self.gate.shut()
         self._to(InstanceState.PAUSING)
         try:
             async with asyncio.timeout(INTERRUPT_TIMEOUT_S if interrupt else None):
                 # A drain starts none of them: here they would wait for its end, elsewhere there may be a free slot.
-                if queued := self.gate.queued(self._spec.max_num_seqs):
+                if queued := self.gate.queued(self._tenancy.spec.max_num_seqs):
                     await self._engine.abort(queued)
                 await self._engine.pause(interrupt)
                 await self.gate.settle(self._engine)
@@ -286,10 +274,10 @@ class Host:
 
     async def _load(self, lease: Lease, version: Version) -> float:
         assert self._engine is not None
-        assert self._spec is not None
+        assert self._tenancy.spec is not None
         self._holds = None
         try:
-            return await load(self._engine, lease, version, self._spec.rollout.weight_probe_tolerance)
+            return await load(self._engine, lease, version, self._tenancy.spec.rollout.weight_probe_tolerance)
         except TimeoutError as error:
             raise self._given_up(f"version {version} was not loaded in time") from error
         except BaseException:
@@ -307,7 +295,8 @@ class Host:
             except Exception as error:  # noqa: BLE001 - a broken engine is stopped all the same
                 log.warning("%s: requests were left in the engine: %r", self.instance, error)
             await asyncio.to_thread(engine.shutdown)
-        self._spec, self._lost = None, ""
+        self._tenancy.end()
+        self._lost = ""
         self._to(InstanceState.STOPPED)
 
     def _lose(self, reason: str) -> None:
@@ -324,14 +313,6 @@ class Host:
         if self._life.state is not InstanceState.LOST:
             self._lose(reason)
         return EngineUnavailable(f"{self.instance}: {self._lost}")
-
-    def _refuse_while_leased(self, run_id: RunId) -> None:
-        silent = time.monotonic() - self._leased_at
-        if self._spec is not None and self._spec.run_id != run_id and silent < LEASE_S:
-            raise InstanceBusy(
-                f"{self.instance} serves run {self._spec.run_id}, which asked {silent:.0f} s ago; run {run_id} "
-                f"can have it when that run ends, or is silent for {LEASE_S:.0f} s"
-            )
 
     def _arrive(self, state: InstanceState) -> None:
         """At the end of an operation. One whose engine was lost meanwhile has failed."""

@@ -32,7 +32,7 @@ from .reporter import keep_reporting
 from .source import PublishedWeights
 
 MAX_ACTIVITIES = 1024
-"""More than any engine runs at once: what waits here starts without a hop when a place is free."""
+"""More than any engine runs at once: what waits here starts without a hop when a slot is free."""
 INTERRUPT_PATIENCE_S = 3.0
 """For an operation in progress when the stop signal comes; afterwards the engine is stopped as it is."""
 GRACE = timedelta(seconds=4)

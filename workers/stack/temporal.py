@@ -42,7 +42,7 @@ def temporal_command(home: Path, port: int, ui_port: int, namespace: str) -> tup
 
 
 async def ensure_search_attributes(client: Client) -> None:
-    """Register what is missing: an unknown search attribute fails a workflow task for ever. Raises `UserError` with
+    """Register what is missing: an unknown search attribute fails a workflow task forever. Raises `UserError` with
     the command to run when the server does not let us."""
     namespace = client.namespace
     try:

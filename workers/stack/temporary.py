@@ -33,7 +33,7 @@ def folder(home: Path) -> Path:
 
 
 def make(home: Path) -> None:
-    """For this user only. Raises `UserError` when somebody else has taken the place."""
+    """For this user only. Raises `UserError` when somebody else has taken the folder."""
     place = folder(home)
     try:
         place.mkdir(mode=0o700, exist_ok=True)

@@ -90,5 +90,5 @@ class Publisher:
 
 
 def _one_trainer_at_a_time(connection: Connection, run_id: RunId) -> None:
-    """One that was taken for dead but goes on must not touch what the next one published."""
+    """One that was taken for dead but still runs must not touch what the next one published."""
     connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"publish {run_id}", 0))))

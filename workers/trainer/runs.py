@@ -1,4 +1,4 @@
-"""What the trainer must know of a run: its configuration, and whether it still goes on."""
+"""What the trainer must know of a run: its configuration, and whether it has ended."""
 
 from typing import NamedTuple
 

@@ -58,7 +58,7 @@ LOCAL = RetryPolicy(
     maximum_attempts=6,
 )
 """Local activities, for some seconds: between their attempts the SDK heeds no schedule-to-close timeout, and without a
-number of attempts they are repeated for ever."""
+number of attempts they are repeated forever."""
 STAGE = RetryPolicy(
     initial_interval=QUICK.initial_interval,
     backoff_coefficient=QUICK.backoff_coefficient,
@@ -72,7 +72,7 @@ ADMIT_ATTEMPTS = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_atte
 SCORE_ATTEMPTS = RetryPolicy(
     initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10), maximum_attempts=20
 )
-"""Of the scoring task as a whole, so that a worker may die again and again under it; the reward's own attempts are
+"""Of the scoring task as a whole, so that a worker may die repeatedly under it; the reward's own attempts are
 counted inside it."""
 PULL_ATTEMPTS = RetryPolicy(
     initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10), maximum_attempts=10
@@ -84,7 +84,7 @@ DISPATCH_RETRY_S = 1.0
 """First pause before the coordinator is asked again when no instance has room; doubles up to the next number."""
 DISPATCH_RETRY_MAX_S = 8.0
 ROUTE_RETRY_S = 1.0
-"""Pause before a trajectory that found no place asks again."""
+"""Pause before room is asked for again."""
 RESTART_PAUSE_MAX_S = 30.0
 """Between two starts of an engine; doubles from 2 s up to this number."""
 PROBE_PAUSE_S = 30.0

@@ -54,7 +54,7 @@ start_groups: Final = Call(signatures.start_groups, STORE_PATIENCE, LEASE, heart
 cancel_groups: Final = Call(signatures.cancel_groups, STORE_PATIENCE, LEASE, heartbeat=HEARTBEAT)
 collect_reports: Final = Call(signatures.collect_reports, STORE_PATIENCE, LEASE, heartbeat=HEARTBEAT)
 tell_run: Final = LocalCall(signatures.tell_run, settings.SWEEP, SHORT)
-"""It may have to wait for a place among many held route calls."""
+"""It may have to wait for its turn among many held route calls."""
 make_batch: Final = Call(signatures.make_batch, STORE_PATIENCE, settings.BATCH, heartbeat=HEARTBEAT)
 record_step: Final = Call(signatures.record_step, STORE_PATIENCE, SHORT)
 record_evaluation: Final = Call(signatures.record_evaluation, STORE_PATIENCE, SHORT)

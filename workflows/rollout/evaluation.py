@@ -26,8 +26,8 @@ class Evaluation:
     @workflow.run
     async def run(self, start: StartEvaluation) -> EvaluationReport:
         before = start.answered or await self._draw(start)
-        places = asyncio.Semaphore(start.concurrency)
-        played = await asyncio.gather(*(self._play(start, group, places) for group in before.left))
+        slots = asyncio.Semaphore(start.concurrency)
+        played = await asyncio.gather(*(self._play(start, group, slots) for group in before.left))
         answered = self._add(start, before, played)
         if answered.left:
             workflow.continue_as_new(start.model_copy(update={"answered": answered}))
@@ -49,9 +49,9 @@ class Evaluation:
         )
         return Answered(left=drawn.groups, scored=0, failed=0, reward_sum=0.0)
 
-    async def _play(self, start: StartEvaluation, group: GroupId, places: asyncio.Semaphore) -> list[float] | None:
+    async def _play(self, start: StartEvaluation, group: GroupId, slots: asyncio.Semaphore) -> list[float] | None:
         """Rewards of one prompt's answers. `None`: it was not begun."""
-        async with places:
+        async with slots:
             if workflow.info().is_continue_as_new_suggested():
                 return None
             answers = Trajectories(start.run_id, group, start.rollout, version_tag=start.version, label=f"{group}-")

@@ -73,7 +73,7 @@ class RolloutGroup:
 
     async def _tell_run(self, report: GroupReport) -> None:
         """By a local activity: a signal command would cost another workflow task and four events. It may have to wait
-        for a place among many held route calls; a report that does not arrive until then is fetched by the run's
+        for its turn among many held route calls; a report that does not arrive until then is fetched by the run's
         sweep."""
         try:
             await calls.tell_run(TellRun(run_workflow_id=self._start.run_workflow_id, report=report))

@@ -168,7 +168,7 @@ class RolloutInstance:
 
     async def _failed(self, error: ActivityError) -> None:
         """Count it, tell the run, and wait a while before the engine is started anew."""
-        # A holder that was waited for in vain is not asked again at once.
+        # A holder that did not let go in time is not asked again at once.
         self._life.failed(workflow.time(), for_good=_held_by_another(error))
         await self._tell_run(_reason(error))
         await self._sleep_unless_stopped(self._life.budget.pause_s)

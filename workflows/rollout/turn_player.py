@@ -1,7 +1,7 @@
 """Plays one turn of one or many trajectories of a group: route, generate, re-route. Used by `Trajectories`.
 
 Promises: a trajectory's tokens come only from versions at or above the tag (L1); an interrupted or crashed generation
-goes on from its stored prefix (L6), also after an absence of the stack of whatever length; turns that one instance
+continues from its stored prefix (L6), also after an absence of the stack of whatever length; turns that one instance
 plays share one call; every wait ends with the lifetime (L11).
 """
 
@@ -58,7 +58,7 @@ class TurnPlayer:
         self._calls = 0
 
     async def play(self) -> None:
-        """Until it is cancelled: whether enough have finished, and whether one must go on after all because another
+        """Until it is cancelled: whether enough have finished, and whether one must continue after all because another
         could not be scored, the caller decides. What still runs then is cancelled, down to the engine."""
         try:
             while True:
@@ -82,7 +82,7 @@ class TurnPlayer:
     # --- routing -----------------------------------------------------------------------------------------------------
 
     async def _route(self) -> None:
-        """One question for all that wait. Who found no place asks again after a while."""
+        """One question for all that wait. What found no room is asked for again after a while."""
         indices = self._turns.route()
         if not indices:
             return
@@ -93,7 +93,7 @@ class TurnPlayer:
         if len(placements) < len(indices):
             await workflow.sleep(settings.ROUTE_RETRY_S)
             if self._lifetime.over:
-                self._turns.without_place(f"no instance at v{self._tag} or newer had room before the deadline")
+                self._turns.without_room(f"no instance at v{self._tag} or newer had room before the deadline")
 
     async def _ask(self, indices: tuple[int, ...]) -> Sequence[Placement]:
         request = RouteRequest(

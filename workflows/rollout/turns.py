@@ -68,7 +68,7 @@ class Turns:
             shares[placement.instance] = Share(placement.instance, placement.version, indices)
         return list(shares.values())
 
-    def without_place(self, reason: str) -> None:
+    def without_room(self, reason: str) -> None:
         """Nobody took them before the deadline."""
         for trajectory in self._trajectories:
             if trajectory.state is _S.ROUTING:
@@ -80,7 +80,7 @@ class Turns:
         return Share(share.instance, share.version, running) if running else None
 
     def host_lost(self, share: Share) -> None:
-        """No answer will come: each goes on elsewhere from what is stored, after a pause."""
+        """No answer will come: each continues elsewhere from what is stored, after a pause."""
         for trajectory in self._of(share.indices):
             trajectory.to(_S.INTERRUPTED)
         self._pausing.update(share.indices)
@@ -98,7 +98,7 @@ class Turns:
         self._pausing.difference_update(share.indices)
 
     def _ended(self, result: TurnResult) -> bool:
-        """False: it goes on in the engine."""
+        """False: it still runs in the engine."""
         trajectory = self._trajectories[result.index]
         trajectory.absorb(result)
         if result.failure is not None:

@@ -59,7 +59,7 @@ class Dispatcher:
         """At the start. Later a coordinator may be away for a while; one that never came up is a fault."""
         try:
             await replace(calls.plan_dispatch, patience=limit, living=False)(
-                self._question, summary="is the coordinator there?"
+                self._question, summary="reach the coordinator"
             )
         except ActivityError as error:
             if is_cancelled_exception(error):

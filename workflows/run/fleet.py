@@ -80,7 +80,7 @@ class Fleet(Carried):
         return all(instance.state in gone for instance in self.instances.values())
 
     def none_left(self, patience_s: float) -> bool:
-        """Every instance has stopped, or was tried in vain for longer than the run will wait. It is the failed try that
+        """Every instance has stopped, or has kept failing for longer than the run will wait. It is the failed try that
         counts, not the clock: a stack that was down for a night gets its chance when it is up again."""
         return bool(self.instances) and all(
             told is not None

@@ -13,10 +13,11 @@ from pydantic import PlainSerializer, PlainValidator
 
 from ...schemas.ids import GroupId, Version
 from ...schemas.messages.run import GroupOutcome, GroupReport
+from ...schemas.status import GroupStatus
 from ..ledger import Consumption, GroupState, Ledger
 from .carried import Carried
 
-LEFT_WITHOUT_FAULT = frozenset({"dropped", "aborted"})
+LEFT_WITHOUT_FAULT = frozenset({GroupStatus.DROPPED, GroupStatus.ABORTED})
 """Reasons that say nothing about the task."""
 REMEMBERED_REASONS = 3
 
@@ -87,7 +88,7 @@ class Groups(Carried):
     def consume(self) -> Consumption:
         """As the ledger's. What is dropped leaves."""
         consumption = self.ledger.consume()
-        self.give_up(consumption.dropped, "dropped")
+        self.give_up(consumption.dropped, GroupStatus.DROPPED)
         return consumption
 
     def forgive(self, away_s: float, now: float) -> None:

@@ -47,7 +47,7 @@ async def resume(run: RunId, start: StartRun, control: Control, waits: Waits) ->
     request = RestoreRequest(run_id=run, accept_changed_data=start.accept_changed_data)
     limit, what = _start_limit({}), "the run's position to be read from the store"
     with waits.during(what, "the cpu worker", settings.ADMISSION, "the run fails"), _blaming_cpu_worker(limit):
-        restored = await replace(calls.restore_run, pickup=limit)(request, summary="find out where to resume")
+        restored = await replace(calls.restore_run, pickup=limit)(request, summary="find where to resume")
     config = RunConfig.model_validate(restored.admission.config)
     with waits.during("the earlier execution's instances to end", "the orchestrator", 2 * settings.LEASE):
         await retire_earlier(run, config)

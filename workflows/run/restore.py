@@ -5,6 +5,7 @@ from typing import Any
 from ...schemas.config import RunConfig
 from ...schemas.ids import GroupId, Version
 from ...schemas.messages.data import Restored
+from ...schemas.status import GroupStatus
 from ..ledger import Ledger
 from .control import Control
 from .groups import Groups
@@ -25,8 +26,8 @@ def take_up(restored: Restored, config: RunConfig, control: Control) -> RunState
             continue
         groups.ledger.reserve(tag, [group.group_id])
         groups.ledger.occupy(group.group_id)
-    groups.give_up(lost, "dropped")
-    groups.see_off(restored.unfinished, "aborted")
+    groups.give_up(lost, GroupStatus.DROPPED)
+    groups.see_off(restored.unfinished, GroupStatus.ABORTED)
     return RunState(
         admission=restored.admission,
         control=control,

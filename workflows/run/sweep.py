@@ -13,6 +13,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from ...schemas.ids import RunId
     from ...schemas.messages.run import CollectReports, GroupReport
+    from ...schemas.status import GroupStatus
     from ..calls import settings
     from ..calls import table as calls
     from .instances import Instances
@@ -79,7 +80,7 @@ class Sweep:
                 instances=state.fleet.living,
                 evaluations=tuple(state.rounds.open),
             ),
-            summary="look after groups, instances and validation",
+            summary="check on groups, instances and validation",
         )
         state.fleet.missed = False
         for report in found.reports:
@@ -93,5 +94,5 @@ class Sweep:
     def _give_up_the_late(self) -> None:
         patience_s = self._state.config.psrl.group_timeout_s + settings.SWEEP.total_seconds()
         if late := self._state.groups.older_than(patience_s, workflow.time()):
-            self._state.groups.give_up(late, "deadline")
+            self._state.groups.give_up(late, GroupStatus.DEADLINE)
             self._wake()

@@ -42,7 +42,7 @@ async def save_checkpoint(run: RunId, version: int, hold: Hold) -> str:
     saved = await trainer_stage(
         calls.checkpoint,
         CheckpointRequest(run_id=run, buffer=version - 1, wait=True),
-        summary=f"checkpoint of v{version}, complete",
+        summary=f"last checkpoint, v{version}",
         hold=hold,
     )
     return saved.path

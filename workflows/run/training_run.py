@@ -11,8 +11,6 @@ Signals: `pause`, `resume`, `stop`. Queries: `status`, `ledger`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Coroutine
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -36,23 +34,23 @@ with workflow.unsafe.imports_passed_through():
     )
     from ..calls import settings
     from ..calls import table as calls
-    from ..calls.lifetime import while_alive
-    from ..calls.tasks import ended_after
     from ..calls.waits import Waits
     from ..failure import FAILS
     from ..ledger import Consumption
     from ..search import REWARD, RUN, STATE, STEP, VERSION
     from . import opening
+    from .beside import Beside
     from .control import Control
     from .dispatcher import Dispatcher, Idle
-    from .faults import explain, hopeless, not_in_time
+    from .ending import Ending
+    from .faults import explain, hopeless
     from .history import History
     from .instances import Instances
     from .seeing_off import SeeingOff
     from .state import RunState
     from .steps import train
     from .sweep import Sweep
-    from .trainer import open_trainer, release_trainer, save_checkpoint
+    from .trainer import open_trainer
     from .validation import Validation
     from .view import buffers, current_waits, run_status
 
@@ -65,12 +63,12 @@ class TrainingRun:
     _validation: Validation
     _seeing_off: SeeingOff
     _sweep: Sweep
+    _ending: Ending
 
     @workflow.init
     def __init__(self, start: StartRun) -> None:
         self._run_id = RunId(workflow.info().workflow_id)
-        self._control, self._waits, self._history = Control(), Waits(), History()
-        self._beside: tuple[asyncio.Task[None], ...] = ()
+        self._control, self._waits, self._history, self._beside = Control(), Waits(), History(), Beside()
         self._admitted = self._in_step = self._trained = False
         if start.carried is not None:
             self._assemble(RunState.model_validate(start.carried))
@@ -84,7 +82,7 @@ class TrainingRun:
             await self._train_buffers()
             if not self._state.over:
                 await self._roll_over()
-            return await self._finish()
+            return await self._ending.finish()
         except workflow.ContinueAsNewError:
             raise
         except (Exception, asyncio.CancelledError) as error:
@@ -167,7 +165,7 @@ class TrainingRun:
             await open_trainer(self._run_id, config, self._hold, lambda: self._control.held is not None)
         await self._instances.start()
         what = f"the first rollout instance to serve version {state.version}"
-        async with self._working(self._sweep.run()):
+        async with self._beside.working(self._sweep):
             with self._waits.during(what, "the rollout hosts", limit, "the run fails"):
                 await self._instances.first_serves()
         with self._waits.during("the coordinator to answer", "the coordinator", limit, "the run fails"):
@@ -181,7 +179,7 @@ class TrainingRun:
     async def _train_buffers(self) -> None:
         """Keep the engines busy and train on every buffer that is complete, until the run is over or its history is to
         begin anew."""
-        async with self._working(self._dispatcher.run(), self._sweep.run()):
+        async with self._beside.working(self._dispatcher, self._sweep):
             while (step := await self._next_step()) is not None:
                 await self._train(step)
 
@@ -193,9 +191,9 @@ class TrainingRun:
             return self._step(Consumption(state.version, taken))
         while True:
             await workflow.wait_condition(
-                lambda: self._ready or self._ends_here or self._disturbed or hopeless(state, "") is not None
+                lambda: self._ready or self._ends_here or self._beside.failed or hopeless(state, "") is not None
             )
-            self._raise_what_failed()
+            self._beside.raise_failure()
             if self._ends_here:
                 return None
             if self._ready:
@@ -225,7 +223,7 @@ class TrainingRun:
         budget = self._state.config.psrl.deployment.restart_budget
         self._in_step = True
         with self._waits.during(what, "the trainer", settings.TRAIN_PATIENCE, "the run fails"):
-            report = await train(start, lambda: self._control.abandoning or self._disturbed, budget)
+            report = await train(start, lambda: self._control.abandoning or self._beside.failed, budget)
         self._in_step, self._trained, self._control.held = False, True, None
         if report is not None:
             await self._published(report)
@@ -251,68 +249,11 @@ class TrainingRun:
         carried = self._state.model_dump(mode="json")
         workflow.continue_as_new(StartRun(config=self._state.admission.config, carried=carried))
 
-    async def _finish(self) -> RunResult:
-        """Groups that are complete stay for `resume`, unless every step is trained."""
-        state, phase = self._state, RunPhase.DONE if self._state.trained_all else RunPhase.STOPPED
-        self._enter(RunPhase.STOPPING)
-        live = state.groups.ledger.live_groups() if phase is RunPhase.DONE else state.groups.unfinished
-        state.groups.give_up(live, "aborted")
-        await self._seeing_off.all()
-        checkpoint = ""
-        if state.version and not self._control.abandoning:
-            with self._waits.during("a checkpoint", "the trainer", settings.TRAIN_PATIENCE, "the run fails"):
-                checkpoint = await save_checkpoint(self._run_id, state.version, self._hold)
-        await self._last_validation()
-        await self._release()
-        await self._record(phase)
-        self._enter(phase)
-        return RunResult(
-            phase=phase,
-            steps=state.version,
-            version=state.version,
-            reward_last=state.reward_mean,
-            checkpoint=checkpoint,
-        )
-
-    async def _last_validation(self) -> None:
-        """Rounds that still run, looked after meanwhile."""
-        rounds, limit = self._state.rounds, timedelta(seconds=self._state.config.psrl.group_timeout_s)
-        if not rounds.open:
-            return
-        what = f"validation of versions {', '.join(map(str, rounds.open))}"
-        async with self._working(self._sweep.run()):
-            with self._waits.during(what, "the rollout instances", limit, "the run fails"):
-                try:
-                    await while_alive(lambda: not rounds.open or self._control.abandoning or self._disturbed, limit)
-                except TimeoutError as error:
-                    raise not_in_time(what, limit) from error
-            self._raise_what_failed()
-
     async def _fail(self, error: BaseException) -> None:
-        """Best effort: the first error is the one that counts."""
         self._control.reason = "cancelled" if is_cancelled_exception(error) else explain(error)
         self._enter(RunPhase.FAILED)
-        if not self._admitted:
-            return
-        self._state.groups.give_up(self._state.groups.unfinished, "aborted")
-        await self._attempt(self._seeing_off.all())
-        await self._attempt(self._release())
-        await self._attempt(self._record(RunPhase.FAILED))
-
-    @staticmethod
-    async def _attempt(step: Awaitable[None]) -> None:
-        try:
-            await asyncio.shield(step)
-        except Exception as error:  # noqa: BLE001 - cleaning up after a failure must not hide the failure
-            workflow.logger.warning("while ending the run: %s", error)
-
-    async def _release(self) -> None:
-        with self._waits.during(
-            "trainer and instances to be released", "their hosts", settings.LEASE, "their leases expire"
-        ):
-            await self._instances.stop()
-            await release_trainer(self._run_id)
-            await self._instances.stopped()
+        if self._admitted:
+            await self._ending.tidy_up()
 
     # --- what the stages ask -----------------------------------------------------------------------------------------
 
@@ -343,28 +284,6 @@ class TrainingRun:
         waiting = self._dispatcher.refused and not state.groups.unfinished and not state.groups.ledger.ready
         return waiting and state.fleet.serving and not self._in_step and not self._dispatch_held
 
-    @property
-    def _disturbed(self) -> bool:
-        """A task beside the main loop has failed: they end in no other way."""
-        return any(task.done() for task in self._beside)
-
-    def _raise_what_failed(self) -> None:
-        for task in self._beside:
-            if task.done():
-                task.result()
-
-    @asynccontextmanager
-    async def _working(self, *work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-        """Beside the block, which watches `_disturbed`."""
-        self._beside = tuple(asyncio.create_task(one) for one in work)
-        async with ended_after(*self._beside):
-            try:
-                yield
-            finally:
-                self._dispatcher.end()
-                self._sweep.end()
-        self._beside = ()
-
     # --- helpers -----------------------------------------------------------------------------------------------------
 
     def _assemble(self, state: RunState) -> None:
@@ -384,6 +303,18 @@ class TrainingRun:
             wake=self._wake,
             stuck=lambda: self._stuck,
             rare=lambda: self._history.exhausted,
+        )
+        self._ending = Ending(
+            self._run_id,
+            state,
+            waits=self._waits,
+            beside=self._beside,
+            instances=self._instances,
+            seeing_off=self._seeing_off,
+            sweep=self._sweep,
+            hold=self._hold,
+            enter=self._enter,
+            record=self._record,
         )
         workflow.set_current_details(f"step {state.version} of {state.admission.total_steps}")
 

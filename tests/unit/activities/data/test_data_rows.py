@@ -20,7 +20,7 @@ def test_jsonl_rows_come_with_their_place_and_blank_lines_are_no_rows(tmp_path: 
     file.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\n\n{"prompt": "\xc3\xa4"}')
     rows = list(read_rows(file, "data.train_files"))
     assert [row.values["prompt"] for row in rows] == ["a", "ä"]
-    assert rows[1].place == f"{file}:3"
+    assert rows[1].location == f"{file}:3"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from psrl.schemas.errors import EngineUnavailable, InstanceBusy, InvariantViolat
 from psrl.schemas.ids import RunId, Version
 from psrl.schemas.messages.rollout import EngineSpec, InstanceReport, InstanceState
 from psrl.workers.rollout import host as host_module
+from psrl.workers.rollout import tenancy
 from psrl.workers.rollout.engine import load_engine
 from psrl.workers.rollout.host import Host
 from psrl.workers.rollout.reporter import keep_reporting
@@ -128,7 +129,7 @@ async def test_a_lease_that_nobody_renews_runs_out(
     host: Host, engines: list[ScriptedEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await serve(host)
-    monkeypatch.setattr(host_module, "LEASE_S", 0.0)
+    monkeypatch.setattr(tenancy, "LEASE_S", 0.0)
     await serve(host, 2, OTHER_SPEC)
     assert (host.report().run_id, len(engines)) == (OTHER, 2)
 
@@ -225,10 +226,10 @@ async def test_a_death_during_a_pull_fails_it_and_the_next_start_makes_a_new_eng
 
 async def test_tokens_count_from_the_latest_start(host: Host) -> None:
     await serve(host, 1)
-    host.count_tokens(5)
-    assert host.tokens == 5
+    host.counts.stored(5)
+    assert host.counts.tokens == 5
     await host.start(SPEC)
-    assert (host.tokens, host.report().tokens_total) == (0, 5)
+    assert (host.counts.tokens, host.report().tokens_total) == (0, 5)
 
 
 async def test_an_engine_that_cannot_be_trusted_is_made_anew(
