@@ -4,8 +4,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from ..config import RewardScope, RunConfig
+from ..config import RewardScope, RolloutSection, RunConfig
 from ..config.psrl import RoutingMethod
+from ..config.rollout import ValSampling
 from ..ids import GroupId, InstanceId, RunId
 from .base import Message
 from .rollout import EngineSpec, InstanceState, Sampling
@@ -119,14 +120,9 @@ class RolloutSettings(Message):
     @classmethod
     def of(cls, config: RunConfig) -> Self:
         """For training groups."""
-        psrl, rollout = config.psrl, config.rollout
+        psrl = config.psrl
         return cls(
-            sampling=Sampling(
-                temperature=rollout.temperature,
-                top_p=rollout.top_p,
-                top_k=rollout.top_k,
-                max_tokens=config.data.max_response_length,
-            ),
+            sampling=cls._sampling(config.rollout, config),
             needed=psrl.rollout_n,
             offered=psrl.offered_trajectories,
             coalesce_rewards=config.reward.coalesce or config.reward.scope is RewardScope.GROUP,
@@ -138,16 +134,20 @@ class RolloutSettings(Message):
     def of_validation(cls, config: RunConfig) -> Self:
         val = config.rollout.val
         return cls(
-            sampling=Sampling(
-                temperature=val.temperature,
-                top_p=val.top_p,
-                top_k=val.top_k,
-                max_tokens=config.data.max_response_length,
-            ),
+            sampling=cls._sampling(val, config),
             needed=val.n,
             offered=val.n,
             coalesce_rewards=True,
             **cls._shared(config),
+        )
+
+    @staticmethod
+    def _sampling(section: RolloutSection | ValSampling, config: RunConfig) -> Sampling:
+        return Sampling(
+            temperature=section.temperature,
+            top_p=section.top_p,
+            top_k=section.top_k,
+            max_tokens=config.data.max_response_length,
         )
 
     @staticmethod

@@ -116,7 +116,7 @@ async def test_a_trajectory_that_hangs_and_a_report_that_is_junk_cost_nobody_any
     assert len(parts.tags) == 9
     told = caplog.text
     assert "group 000004" in told
-    assert "routed anew" in told
+    assert "rerouting" in told
     assert "report of group junk" in told
 
 
@@ -316,7 +316,7 @@ async def test_a_task_of_which_everything_is_filtered_stops_and_names_it_with_th
     parts = Flat()
     limits = {"max_consecutive_failures": 5, "group_post_process": {**FILTER, "max_consecutive_drops": 5}}
     told = await failure_of(client, run_id, parts, minimal_config(**limits))
-    assert re.search(r"\d+ groups in a row gave no usable batch member \(\d+% of all drawn\)", told)
+    assert re.search(r"\d+ groups in a row could not be trained on \(\d+% of all drawn\)", told)
     assert "all 2 rewards are 1" in told
     assert "Data: ['train.jsonl'], reward: module:reward" in told
     assert len(parts.tags) <= 5 + 4, "bounded: what was in flight when the limit was reached, and no more"

@@ -116,7 +116,7 @@ async def test_a_run_whose_only_instance_keeps_ending_stops_and_names_it(client:
         parts.let_go.set()
         told = await failure_of(run)
     assert "no rollout instance is left: rollout-0: its workflow ended as TERMINATED" in told
-    assert "started anew 2 times" in told
+    assert "restarted 2 times" in told
     assert parts.phases[-1] == "failed"
 
 

@@ -45,7 +45,7 @@ class Watchdog:
         elif not self._gate.waiting:
             self._without_token_s = 0.0
         if self._silent_s >= limit_s:
-            return f"it gave no sign of life for {self._silent_s:.0f} s"
+            return f"no sign of life for {self._silent_s:.0f} s"
         if self._without_token_s >= PINGS_ONLY * limit_s:
             return f"it answers, but {self._gate.waiting} requests got no token for {self._without_token_s:.0f} s"
         if self._ping is None and self._silent_s >= PING_SHARE * limit_s:

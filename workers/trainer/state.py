@@ -1,4 +1,4 @@
-"""The trainer's state: weights, optimizer, random numbers, version (DESIGN section 8), and where it comes from.
+"""The trainer's state: weights, optimizer, random numbers, version, and where it comes from.
 
 Master weights and optimizer state are float32 whatever the precision of the matrix products. Dropout is never on: the
 policy that is trained must be the function that the engine samples from, or every ratio is noise.

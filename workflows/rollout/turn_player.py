@@ -183,4 +183,4 @@ class TurnPlayer:
 
     def _routed_anew(self, indices: Sequence[int], share: Share, why: str) -> None:
         name = f"group {self._group_id} {trajectory_names(indices)}"
-        workflow.logger.warning("%s is routed anew, %s failed: %s", name, share.instance, why)
+        workflow.logger.warning("rerouting %s, %s failed: %s", name, share.instance, why)

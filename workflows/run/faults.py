@@ -60,7 +60,7 @@ def _why_barren(state: RunState) -> str:
     groups = state.groups
     share = sum(groups.dropped.values()) / max(1, state.position.next_group)
     return (
-        f"{groups.unproductive} groups in a row gave no usable batch member ({share:.0%} of all drawn). "
+        f"{groups.unproductive} groups in a row could not be trained on ({share:.0%} of all drawn). "
         f"Most recent: {'; '.join(groups.last_reasons)}. Data: {list(state.config.data.train_files)}, "
         f"reward: {state.config.reward.function}"
     )

@@ -56,7 +56,7 @@ class Fleet(Carried):
             instance.restarts = 0
         again = not ended.stopped and instance.restarts < limits.restart_budget
         instance.restarts += again
-        lost = f"{ended.reason} (started anew {instance.restarts} times)" if not (again or ended.stopped) else ""
+        lost = f"{ended.reason} (restarted {instance.restarts} times)" if not (again or ended.stopped) else ""
         instance.told = InstanceChanged(
             instance=ended.instance,
             state=InstanceState.STARTING if again else InstanceState.STOPPED,

@@ -27,7 +27,7 @@ class Rounds(Carried):
         if self.open[ended.version] >= budget:
             raise LookupError(
                 f"validation of version {ended.version} has no result: {ended.reason} "
-                f"(started anew {self.open[ended.version]} times)"
+                f"(restarted {self.open[ended.version]} times)"
             )
         self.open[ended.version] += 1
         return True

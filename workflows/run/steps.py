@@ -37,5 +37,5 @@ async def train(start: StartStep, abandoned: Callable[[], bool], budget: int) ->
             if not isinstance(error.cause, TerminatedError | ChildTimeout):
                 raise
             workflow.logger.warning("%s was ended from outside: %s", name, error.cause)
-            reason = f"{name} has no result: {error.cause} (started anew {restarts} times)"
+            reason = f"{name} has no result: {error.cause} (restarted {restarts} times)"
     raise ApplicationError(reason, type=UNREACHABLE, non_retryable=True)

@@ -34,7 +34,7 @@ class Validation:
             except LookupError as error:
                 raise ApplicationError(str(error), type=UNREACHABLE, non_retryable=True) from error
             if again:
-                workflow.logger.warning("validation of version %s is started anew: %s", one.version, one.reason)
+                workflow.logger.warning("restarting the validation of version %s: %s", one.version, one.reason)
                 await self._start(one.version)
 
     async def _start(self, version: int) -> None:

@@ -60,7 +60,7 @@ def test_an_instance_that_ended_is_started_anew_within_its_budget_and_then_count
     known, ended = fleet(), EndedInstance(instance=ONE, stopped=False, reason="its workflow ended as TERMINATED")
     assert [known.end(ended, now, LIMITS) for now in (1, 2, 3)] == [True, True, False]
     assert known.instances[ONE].state is InstanceState.STOPPED
-    assert "TERMINATED (started anew 2 times)" in str(known.instances[ONE])
+    assert "TERMINATED (restarted 2 times)" in str(known.instances[ONE])
     assert known.living == (TWO,)
 
 
