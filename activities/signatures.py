@@ -116,7 +116,7 @@ async def cancel_groups(request: CancelGroups) -> None:
 
 @activity.defn
 async def collect_reports(request: CollectReports) -> CollectedReports:
-    """What has become of groups that should have reported by now."""
+    """What has become of groups, instances and validation rounds that the run waits on."""
     raise NotImplementedError
 
 
@@ -173,7 +173,7 @@ async def hold_engine(request: HoldRequest) -> Held:
 
 @activity.defn
 async def generate(request: GenerateRequest) -> GenerateResult:
-    """Produce tokens of one turn; segments are stored as they come."""
+    """Produce turns of one group, side by side; segments are stored as they come."""
     raise NotImplementedError
 
 
@@ -218,7 +218,7 @@ async def compute_log_probs(request: StepRequest) -> LogProbStats:
 
 @activity.defn
 async def compute_advantages(request: StepRequest) -> AdvantageStats:
-    """Group-normalise rewards."""
+    """Turn the batch's rewards into advantages, by the run's estimator."""
     raise NotImplementedError
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from tests.support.small_stack import OpenStack
 
 pytest_plugins = ("pytester", "tests.support.order", "tests.support.leftovers")
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
+"""How fast an example is generated or run says something about the machine, not about the code."""
 
 
 @pytest.fixture(scope="session")

@@ -88,8 +88,8 @@ class DispatchPlan(Message):
 
 
 class TurnRequest(Message):
-    """Continue one turn of one trajectory on the instance whose queue this is. The prompt, and tokens that earlier
-    calls produced, are in the store."""
+    """One turn of one trajectory, begun or continued. The prompt, and tokens that earlier calls produced, are in the
+    store."""
 
     trajectory: TrajectoryRef
     turn: int = 0

@@ -34,18 +34,18 @@ def folder(home: Path) -> Path:
 
 def make(home: Path) -> None:
     """For this user only. Raises `UserError` when somebody else has taken the folder."""
-    place = folder(home)
+    directory = folder(home)
     try:
-        place.mkdir(mode=0o700, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make {place}, for temporary files of the stack: {error}") from error
-    if not _ours(place):
-        raise UserError(f"{place} is for temporary files of this stack, but belongs to another user: remove it")
-    place.chmod(0o700)
+        raise UserError(f"cannot make {directory}, for temporary files of the stack: {error}") from error
+    if not _ours(directory):
+        raise UserError(f"{directory} is for temporary files of this stack, but belongs to another user: remove it")
+    directory.chmod(0o700)
     link = _link(home)
     link.parent.mkdir(mode=0o700, exist_ok=True)
     link.unlink(missing_ok=True)
-    link.symlink_to(place)
+    link.symlink_to(directory)
 
 
 def remove(home: Path) -> None:
@@ -75,9 +75,9 @@ def _user() -> str:
         return f"uid_{os.getuid()}"
 
 
-def _ours(place: Path) -> bool:
+def _ours(directory: Path) -> bool:
     try:
-        there = place.lstat()
+        there = directory.lstat()
     except FileNotFoundError:
         return False
     return stat.S_ISDIR(there.st_mode) and there.st_uid == os.geteuid()

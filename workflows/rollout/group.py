@@ -1,7 +1,7 @@
 """One prompt's trajectories: the first N of N' that are finished and scored win, then one report to the run.
 
 Started by the run (`start_groups`), id `RUN/group/000123`. Its history reads as a trace: one generate activity per
-instance and segment, one score activity, one report.
+instance, another after an interruption, one score activity, one report.
 """
 
 from statistics import fmean
