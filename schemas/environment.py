@@ -62,8 +62,8 @@ PROCESSES = (
     Variable("TORCHDYNAMO_DISABLE", "`1` without a GPU", "`0` lets torch compile on a CPU."),
     Variable("TORCHINDUCTOR_CACHE_DIR", "in the temporary folder", "Where compiled kernels are kept between stacks."),
     Variable("CUBLAS_WORKSPACE_CONFIG", "`:4096:8`", "What CUDA needs for repeatable results."),
-    Variable("GOGC", "`400`", "How late the embedded Temporal collects garbage."),
-    Variable("GOMEMLIMIT", "`2GiB`", "From which size on it collects as often as it must."),
+    Variable("GOGC", "`400`", "Heap growth in percent at which the embedded Temporal collects garbage."),
+    Variable("GOMEMLIMIT", "`2GiB`", "Soft memory limit of the embedded Temporal."),
     Variable("RANK", "`0`", "The trainer's rank, from a launcher."),
     Variable("WORLD_SIZE", "`1`", "How many ranks the trainer has, from a launcher."),
 )

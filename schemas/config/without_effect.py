@@ -43,7 +43,7 @@ MODES = (
 
 
 def without_effect(config: "RunConfig") -> Iterator[str]:
-    """One line per key that was set in vain."""
+    """One line per key that was set without effect."""
     for mode in MODES:
         if mode.chosen(config):
             continue

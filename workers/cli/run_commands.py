@@ -79,7 +79,7 @@ def resume(
         bool, typer.Option(help="Resume although the data files have changed: a new epoch begins with them.")
     ] = False,
 ) -> None:
-    """Resume after `pause`, after `stop`, or after a failure that was repaired."""
+    """Resume after `pause`, after `stop`, or after a failure that has been fixed."""
     from .resume import resume_run
 
     try:

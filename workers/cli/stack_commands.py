@@ -26,7 +26,7 @@ def up(  # noqa: PLR0917 - one parameter per option
     port_coordinator: Annotated[int | None, typer.Option(help="Port for the coordinator.")] = None,
     start_timeout_s: Annotated[float, typer.Option(help="How long all parts may take to come up.")] = 300.0,
     accept_changed_servers: Annotated[
-        bool, typer.Option("--accept-changed-servers", help="Accept that an existing server is not the one it was.")
+        bool, typer.Option("--accept-changed-servers", help="Accept a server that was replaced on purpose.")
     ] = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay in the foreground; Ctrl-C stops the stack.")

@@ -28,8 +28,8 @@ async def stop_run(stack: Stack, run_id: str, now: bool) -> str:
     async with temporal_of(stack) as client:
         await send(client, run_id, "stop", StopRun(now=now))
         known, _ = await _ending(client, run_id)
-    when = "now, without its step" if now else "after the step in progress"
-    told = f"run {run_id} ends {when}; `psrl follow {run_id}` shows it, `psrl resume {run_id}` resumes it later"
+    when = "now, abandoning its step" if now else "after the step in progress"
+    told = f"run {run_id} stops {when}; `psrl follow {run_id}` shows it, `psrl resume {run_id}` resumes it later"
     return told if known else f"{told}; {LATER}"
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Snapshot(Protocol):
-    """The state as it was at one version, in host memory: written while training goes on."""
+    """The state as it was at one version, in host memory: written while training continues."""
 
     @property
     def version(self) -> int: ...
