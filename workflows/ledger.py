@@ -13,7 +13,8 @@ trained by buffer V + eta, and every future buffer takes `batch_groups` groups a
 Promises: a group taken in buffer b satisfies V <= b <= V + eta (L1), and is taken once per reservation (L2); every
 live group can meet its deadline at all times (L3); `ready` holds as soon as any legal choice of OCCUPIED groups fills
 the buffer (L4). A call that raises changes nothing. No clock, no I/O; cost grows with eta and with the groups a call is
-given, takes, drops or names, not with the live ones. Called by the run's workflow, the simulator and property tests.
+given, takes, drops or names, not with the live ones. Called by the run's `Groups`, and by `restore` for a run that
+is resumed.
 """
 
 from collections import Counter
