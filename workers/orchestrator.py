@@ -54,7 +54,7 @@ def orchestrator(
 ) -> Worker:
     """The worker; also what integration tests run in their own process. With no cached workflow every task is a
     replay."""
-    groups = GroupActivities(client, store.mark_groups)
+    groups = GroupActivities(client, store.mark_groups, routing.place)
     return Worker(
         client,
         task_queue=ORCHESTRATOR_QUEUE,

@@ -2,7 +2,8 @@
 every call is idempotent.
 
 Starting through the client costs the run three events per wave instead of three per group, and a group survives the
-run's continue-as-new without being anybody's child.
+run's continue-as-new without being anybody's child. A group is told where to begin: asking for it in its workflow would
+cost an event and the time of a task.
 """
 
 import asyncio
@@ -20,7 +21,9 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from ...schemas.errors import Unreachable
 from ...schemas.ids import ORCHESTRATOR_QUEUE, GroupId, RunId, group_workflow
+from ...schemas.messages.rollout import RouteRequest, RouteResult
 from ...schemas.messages.run import (
     CancelGroups,
     GroupReport,
@@ -36,13 +39,15 @@ GROUP = SearchAttributeKey.for_keyword("RlGroup")
 STATE = SearchAttributeKey.for_keyword("RlState")
 VERSION = SearchAttributeKey.for_int("RlPolicyVersion")
 
+Place = Callable[[RouteRequest], Awaitable[RouteResult]]
+"""Asks the coordinator. Repeating it is harmless: what was placed and not used decays."""
 MarkGroups = Callable[[RunId, Sequence[GroupId], str], Awaitable[None]]
 """Marks the rows of given-up groups with the reason."""
 
 
 class GroupActivities:
-    def __init__(self, client: Client, mark: MarkGroups) -> None:
-        self._client, self._mark = client, mark
+    def __init__(self, client: Client, mark: MarkGroups, place: Place) -> None:
+        self._client, self._mark, self._place = client, mark, place
 
     @activity.defn(name="start_groups")
     @boundary
@@ -69,7 +74,7 @@ class GroupActivities:
             activity.logger.warning("run %s took no report: %s", request.run_workflow_id, error)
 
     async def _start(self, template: StartGroup, group: GroupId) -> None:
-        start = template.model_copy(update={"group_id": group})
+        start = await self._placed(template.model_copy(update={"group_id": group}))
         rollout = start.rollout
         try:
             await self._client.start_workflow(
@@ -88,6 +93,23 @@ class GroupActivities:
             )
         except WorkflowAlreadyStartedError:
             activity.logger.info("group %s was started before", group)
+
+    async def _placed(self, start: StartGroup) -> StartGroup:
+        """With places for what there is room for now."""
+        request = RouteRequest(
+            run_id=start.run_id,
+            group_id=start.group_id,
+            indices=tuple(range(start.rollout.offered)),
+            version_tag=start.version_tag,
+            wait_s=0,
+            method=start.rollout.routing,
+        )
+        try:
+            placements = (await self._place(request)).placements
+        except Unreachable as error:
+            activity.logger.warning("group %s asks for its places itself: %s", start.group_id, error)
+            return start
+        return start.model_copy(update={"placements": placements})
 
     async def _cancel(self, run: RunId, group: GroupId) -> None:
         try:

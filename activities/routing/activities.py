@@ -22,10 +22,14 @@ class RoutingActivities:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
+    async def place(self, request: RouteRequest) -> RouteResult:
+        """For other activities of this process."""
+        return await self._coordinator.route(request)
+
     @activity.defn(name="route")
     @boundary
     async def route(self, request: RouteRequest) -> RouteResult:
-        return await self._coordinator.route(request)
+        return await self.place(request)
 
     @activity.defn(name="plan_dispatch")
     @boundary

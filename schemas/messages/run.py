@@ -9,7 +9,7 @@ from ..config.psrl import RoutingMethod
 from ..config.rollout import ValSampling
 from ..ids import GroupId, InstanceId, RunId
 from .base import Message
-from .rollout import EngineSpec, InstanceState, Sampling
+from .rollout import EngineSpec, InstanceState, Placement, Sampling
 from .training import AdvantageStats, BatchInfo, LogProbStats, PublishResult, UpdateStats
 
 
@@ -168,6 +168,8 @@ class StartGroup(Message):
     run_workflow_id: str
     version_tag: int
     rollout: RolloutSettings
+    placements: tuple[Placement, ...] = ()
+    """Where its trajectories begin, as far as the starter found room: what is missing, the group asks for itself."""
 
 
 class StartGroups(Message):

@@ -381,7 +381,7 @@ class ScriptedParts:
         **options: object,
     ) -> AsyncIterator[None]:
         """`without`: task queues that nobody serves."""
-        groups, lookout = GroupActivities(client, self.mark), LookoutActivities(client)
+        groups, lookout = GroupActivities(client, self.mark, self.route), LookoutActivities(client)
 
         @activity.defn(name="collect_reports")
         async def collect_reports(request: CollectReports) -> CollectedReports:

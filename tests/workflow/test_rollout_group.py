@@ -13,6 +13,7 @@ from psrl.schemas.errors import DataError, InvariantViolated
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId, RunId, group_workflow
 from psrl.schemas.messages.rewards import GroupVerdict, Score, ScoreOutcome, Verdict
 from psrl.schemas.messages.rollout import (
+    Placement,
     RouteRequest,
     RouteResult,
     Sampling,
@@ -142,6 +143,24 @@ async def test_an_undisturbed_group_is_one_generate_call_one_score_and_twenty_ev
     ids = [attributes.activity_id for attributes in scheduled if attributes.activity_id]
     assert ids == ["t00-t07-s0", "score-t00-t07"]
     assert len(history.events) <= 20
+
+
+async def test_a_group_that_is_told_where_to_begin_asks_only_for_the_places_that_are_missing(
+    client: Client, run_id: str
+) -> None:
+    class Asked(ScriptedParts):
+        asked: list[tuple[int, ...]] = []
+
+        @activity.defn(name="route")
+        async def route(self, request: RouteRequest) -> RouteResult:
+            self.asked.append(request.indices)
+            return await super().route(request)
+
+    told = tuple(Placement(index=index, instance=InstanceId("rollout-0"), version=0) for index in range(3))
+    parts = Asked()
+    report = await play(client, parts, start(run_id, needed=4, offered=4).model_copy(update={"placements": told}))
+    assert report.outcome is GroupOutcome.COMPLETE
+    assert parts.asked == [(3,)]
 
 
 async def test_one_interrupted_of_eight_is_routed_anew_while_the_next_call_attaches_to_the_others(

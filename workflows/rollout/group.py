@@ -30,7 +30,12 @@ class RolloutGroup:
     def __init__(self, start: StartGroup) -> None:
         self._start = start
         self._trajectories = Trajectories(
-            start.run_id, start.group_id, start.rollout, version_tag=start.version_tag, changed=self._show
+            start.run_id,
+            start.group_id,
+            start.rollout,
+            version_tag=start.version_tag,
+            placements=start.placements,
+            changed=self._show,
         )
 
     @workflow.run

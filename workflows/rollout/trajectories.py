@@ -5,7 +5,7 @@ Promise: whatever still runs at the end is cancelled, down to the engine (L11).
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from temporalio import workflow
@@ -13,6 +13,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from ...schemas.ids import GroupId, RunId
     from ...schemas.messages.rewards import GroupVerdict
+    from ...schemas.messages.rollout import Placement
     from ...schemas.messages.run import RolloutSettings
     from ..calls.lifetime import Lifetime
     from ..calls.tasks import ended_after
@@ -29,6 +30,7 @@ class Trajectories:
         rollout: RolloutSettings,
         *,
         version_tag: int,
+        placements: Sequence[Placement] = (),
         changed: Changed = lambda: None,
         label: str = "",
     ) -> None:
@@ -41,6 +43,7 @@ class Trajectories:
             rollout,
             version_tag=version_tag,
             trajectories=self._all,
+            placements=placements,
             lifetime=self._lifetime,
             changed=changed,
             label=label,

@@ -36,7 +36,8 @@ Changed = Callable[[], None]
 
 
 class TurnPlayer:
-    """`label` keeps activity ids of several groups in one workflow apart."""
+    """`placements` are those that are known at the beginning. `label` keeps activity ids of several groups in one
+    workflow apart."""
 
     def __init__(
         self,
@@ -46,13 +47,14 @@ class TurnPlayer:
         *,
         version_tag: int,
         trajectories: Sequence[Trajectory],
+        placements: Sequence[Placement],
         lifetime: Lifetime,
         changed: Changed,
         label: str = "",
     ) -> None:
         self._run_id, self._group_id, self._rollout, self._tag = run_id, group_id, rollout, version_tag
         self._trajectories, self._turns = trajectories, Turns(trajectories, rollout.needed)
-        self._lifetime, self._changed, self._label = lifetime, changed, label
+        self._placements, self._lifetime, self._changed, self._label = placements, lifetime, changed, label
         self._seed = group_seed(rollout.seed, group_id)
         self._playing: set[asyncio.Task[None]] = set()
         self._calls = 0
@@ -61,6 +63,7 @@ class TurnPlayer:
         """Until it is cancelled: whether enough have finished, and whether one must continue after all because another
         could not be scored, the caller decides. What still runs then is cancelled, down to the engine."""
         try:
+            self._begin(self._placements)
             while True:
                 await workflow.wait_condition(lambda: bool(self._turns.routable) or self._anyone_done)
                 self._look_at_done()
@@ -87,13 +90,16 @@ class TurnPlayer:
         if not indices:
             return
         placements = await self._ask(indices)
-        for share in self._turns.placed(placements):
-            self._start(share)
-        self._changed()
+        self._begin(placements)
         if len(placements) < len(indices):
             await workflow.sleep(settings.ROUTE_RETRY_S)
             if self._lifetime.over:
                 self._turns.without_room(f"no instance at v{self._tag} or newer had room before the deadline")
+
+    def _begin(self, placements: Sequence[Placement]) -> None:
+        for share in self._turns.placed(placements):
+            self._start(share)
+        self._changed()
 
     async def _ask(self, indices: tuple[int, ...]) -> Sequence[Placement]:
         request = RouteRequest(

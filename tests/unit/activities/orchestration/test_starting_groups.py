@@ -1,0 +1,59 @@
+"""A wave of groups is started, each told where to begin."""
+
+from typing import Any
+from unittest.mock import AsyncMock
+
+from temporalio.client import Client
+from temporalio.testing import ActivityEnvironment
+
+from psrl.activities.orchestration.groups import GroupActivities
+from psrl.schemas.errors import Unreachable
+from psrl.schemas.ids import GroupId, InstanceId, RunId
+from psrl.schemas.messages.rollout import Placement, RouteRequest, RouteResult, Sampling
+from psrl.schemas.messages.run import RolloutSettings, StartGroup, StartGroups
+
+GROUPS = (GroupId("000001"), GroupId("000002"))
+TEMPLATE = StartGroup(
+    run_id=RunId("run"),
+    group_id=GroupId(""),
+    run_workflow_id="run",
+    version_tag=3,
+    rollout=RolloutSettings(
+        sampling=Sampling(temperature=1, max_tokens=8),
+        seed=0,
+        needed=1,
+        offered=2,
+        timeout_s=60,
+        reward_timeout_s=10,
+        coalesce_rewards=True,
+    ),
+)
+
+
+async def started(place: Any) -> dict[str, StartGroup]:
+    """What each workflow was started with, by its id."""
+    client = AsyncMock(Client)
+    activities = GroupActivities(client, AsyncMock(), place)
+    await ActivityEnvironment().run(activities.start_groups, StartGroups(template=TEMPLATE, groups=GROUPS))
+    return {call.kwargs["id"]: call.args[1] for call in client.start_workflow.await_args_list}
+
+
+async def test_each_group_is_told_where_there_is_room_for_it_now() -> None:
+    async def room_for_one(request: RouteRequest) -> RouteResult:
+        assert (request.indices, request.version_tag, request.wait_s) == ((0, 1), 3, 0)
+        instance = InstanceId(f"rollout-{int(request.group_id)}")
+        return RouteResult(placements=(Placement(index=0, instance=instance, version=4),))
+
+    groups = await started(room_for_one)
+    assert {id: [p.instance for p in group.placements] for id, group in groups.items()} == {
+        "run/group/000001": ["rollout-1"],
+        "run/group/000002": ["rollout-2"],
+    }
+
+
+async def test_a_coordinator_that_is_away_keeps_no_group_from_starting() -> None:
+    async def away(request: RouteRequest) -> RouteResult:
+        raise Unreachable("coordinator did not answer")
+
+    groups = await started(away)
+    assert [group.placements for group in groups.values()] == [(), ()]
