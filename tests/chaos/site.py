@@ -146,9 +146,9 @@ class Site:
 
     async def fleet(self) -> dict[InstanceId, InstanceReport]:
         """Empty while the coordinator does not answer or knows nobody."""
-        if await ready.coordinator(self.stack.coordinator_address):
+        if await ready.coordinator(self.stack):
             return {}
-        async with CoordinatorClient(self.stack.coordinator_address) as coordinator:
+        async with CoordinatorClient(self.stack.coordinator_address, self.stack.stack_id) as coordinator:
             return {item.report.instance: item.report for item in (await coordinator.fleet()).instances}
 
     def _wrapped_workers(self, kinds: tuple[str, ...], instances: tuple[InstanceId, ...]) -> list[Worker]:
