@@ -22,6 +22,7 @@ from psrl.schemas.errors import InvariantViolated, StaleAttempt
 from psrl.schemas.messages.rewards import ScoreRequest
 from psrl.schemas.messages.rollout import SegmentEnd
 from psrl.schemas.tables import Batch, BatchMember, Segment, Trajectory, Turn
+from psrl.workers.rollout.generate import InEngine
 from psrl.workers.trainer.batches import read_batch
 from tests.support.rollout import (
     GROUP,
@@ -43,7 +44,7 @@ from tests.support.scripted_engine import Script, scripted_tokens
 pytestmark = pytest.mark.integration
 
 CASES = json.loads((Path(__file__).parents[1] / "cases" / "capture_arrays.json").read_text())
-WHOLE = [case for case in CASES if case["records"] and not case["max_trim"] and "error" not in case]
+WHOLE = [case for case in CASES if not case["max_trim"] and "error" not in case]
 """Conversations whose every sampled token is still in the context of the next turn."""
 
 
@@ -169,7 +170,7 @@ async def test_a_reward_sees_every_turn_and_what_the_environment_said(two_turns:
 
 async def test_a_later_turn_goes_on_from_all_that_was_said_before(bench: Bench, store: AsyncEngine) -> None:
     await add_turn(store, 1, (TURNS[1][0],), end=None)
-    result = await bench.generator.generate(call(number=1).model_copy(update={"turn": 1}), 1, lambda stored: None)
+    result = await bench.generator.generate(call(number=1).model_copy(update={"turn": 1}), 1, InEngine())
     assert (result.end, result.tokens) == (SegmentEnd.LENGTH, 10)
     context = [*PROMPT, *RESPONSE[:-1]]
     assert list(bench.engine.requests[-1].prompt_ids) == context
