@@ -3,13 +3,11 @@
 import asyncio
 import re
 from collections import Counter
-from datetime import timedelta
 
 import pytest
 from temporalio import activity
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
-from temporalio.testing import WorkflowEnvironment
 
 from psrl.schemas.ids import CPU_QUEUE, ORCHESTRATOR_QUEUE, TRAINER_QUEUE, GroupId, InstanceId, RunId, rollout_queue
 from psrl.schemas.messages.data import AdmitRequest, Restored, RestoreRequest
@@ -21,7 +19,6 @@ from psrl.workflows.run.training_run import TrainingRun
 from tests.support.scripted_parts import ScriptedParts, minimal_config
 
 FILTER = {"enable": True, "name": "dynamic_sampling_filter"}
-ABSENCE_OF_ROOM = timedelta(seconds=1000)
 
 
 async def begin(client: Client, run_id: str, config: dict[str, object]):  # type: ignore[no-untyped-def]
@@ -249,11 +246,12 @@ async def test_a_run_taken_up_at_step_50_samples_first_with_version_50(client: C
 
 
 async def test_complete_groups_and_the_trainers_wait_are_told_apart_with_every_step(
-    skipping: Client, environment: WorkflowEnvironment, run_id: str
+    client: Client, run_id: str
 ) -> None:
-    """125, trl PR#6715: depth, sample wait and trainer wait are three measures (the second is the store's). Four
-    groups are left when the first step ends, and for the fourth there is no room for a long while."""
-    in_step, let_go = asyncio.Event(), asyncio.Event()
+    """125, trl PR#6715: depth, sample wait and trainer wait are three measures (the second is the store's). Four groups
+    are left when the first step ends, and for the fourth step there is no room until it was asked for in vain."""
+    in_step, let_go, no_room = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    now = asyncio.get_running_loop().time
 
     class FirstHeld(ScriptedParts):
         async def on_update(self, request: StepRequest) -> None:
@@ -261,20 +259,28 @@ async def test_complete_groups_and_the_trainers_wait_are_told_apart_with_every_s
                 in_step.set()
                 await let_go.wait()
 
+        @activity.defn(name="plan_dispatch")
+        async def plan_dispatch(self, request: DispatchPlanRequest) -> DispatchPlan:
+            if not self.room_groups:
+                no_room.set()
+            return await super().plan_dispatch(request)
+
     parts = FirstHeld(total_steps=4)
-    async with parts.workers(skipping):
-        run = await begin(skipping, run_id, minimal_config(staleness=2))
+    async with parts.workers(client):
+        run = await begin(client, run_id, minimal_config(staleness=2))
         await in_step.wait()
         await until(run, lambda status: status.occupied_groups == 4)
         parts.room_groups = 0
         let_go.set()
         await until(run, lambda status: status.step == 3)
-        await environment.sleep(ABSENCE_OF_ROOM)
+        waiting_since = now()
+        no_room.clear()
+        await no_room.wait()
+        waited_s = now() - waiting_since
         parts.room_groups = 8
         await run.result()
     assert [step.queue_depth for step in parts.steps[1:]] == [4, 2, 2]
-    waits = [step.waited_s for step in parts.steps]
-    assert waits[3] >= ABSENCE_OF_ROOM.total_seconds() > max(waits[:3])
+    assert parts.steps[3].waited_s >= waited_s
 
 
 # --- failed rollouts, filters, the end of the data -------------------------------------------------------------------
