@@ -9,6 +9,7 @@ import xmlrpc.client
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 from temporalio.client import Client
@@ -50,11 +51,7 @@ class Site:
         self._clients: dict[str, Client] = {}
 
     async def up(self) -> None:
-        """`psrl up`: everything, or what is missing of it."""
-        os.environ[HOME_VARIABLE] = str(self.home)
-        os.environ[VARIABLE] = json.dumps(vars(self.script))
-        stack_up.workers = self._wrapped_workers  # type: ignore[attr-defined]
-        stack_up.coordinator_command = lambda: _wrapped("coordinator")  # type: ignore[attr-defined]
+        """`psrl up`: everything, or what is missing of it. Other stacks of this process stay as they are."""
         request = UpRequest(home=self.home, cwd=REPOSITORY)
         if not (self.home / SETTINGS_FILE).exists():
             # Ports that no other stack prefers: one may be started here while a server of ours is dead.
@@ -62,7 +59,10 @@ class Site:
             for name in PREFERRED:
                 ports[name] = free_port(ports.values())
             request = replace(request, instances=INSTANCES, parts=parts.KINDS, ports=ports)
-        self.stack = await stack_up.up(request, self.say)
+        environment = {HOME_VARIABLE: str(self.home), VARIABLE: json.dumps(vars(self.script))}
+        commands = {"workers": self._wrapped_workers, "coordinator_command": lambda: _wrapped("coordinator")}
+        with patch.dict(os.environ, environment), patch.multiple(stack_up, **commands):
+            self.stack = await stack_up.up(request, self.say)
 
     @property
     def store(self) -> str:
