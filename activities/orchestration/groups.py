@@ -95,7 +95,7 @@ class GroupActivities:
             activity.logger.info("group %s was started before", group)
 
     async def _placed(self, start: StartGroup) -> StartGroup:
-        """With places for what there is room for now."""
+        """With placements, as far as there is room now."""
         request = RouteRequest(
             run_id=start.run_id,
             group_id=start.group_id,
@@ -107,7 +107,7 @@ class GroupActivities:
         try:
             placements = (await self._place(request)).placements
         except Unreachable as error:
-            activity.logger.warning("group %s asks for its places itself: %s", start.group_id, error)
+            activity.logger.warning("group %s is to route its trajectories itself: %s", start.group_id, error)
             return start
         return start.model_copy(update={"placements": placements})
 

@@ -48,6 +48,7 @@ def full() -> RunState:
         groups=Groups(
             ledger=ledger,
             started_at={TWO: 1.25},
+            coming=[TWO],
             leaving={"failed": [THREE]},
             dropped={"failed": 1},
             unproductive=1,
