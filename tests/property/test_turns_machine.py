@@ -89,8 +89,8 @@ class TurnsMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.ended)
     @rule()
-    def no_place(self) -> None:
-        self.turns.without_place("no instance had room before the deadline")
+    def no_room(self) -> None:
+        self.turns.without_room("no instance had room before the deadline")
 
     @rule()
     def cancel(self) -> None:
