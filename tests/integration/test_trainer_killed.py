@@ -37,9 +37,9 @@ STEPS = 5
 LONG_STEP = 1
 """Whose update is interrupted from outside: its batch takes seconds."""
 SAVED = (0, 1, 3)
+"""Buffers after which a checkpoint is asked for."""
 PATIENCE_S = 300
 """For a process to start, which on a busy machine takes most of a minute, and to come to the point where it dies."""
-"""Buffers after which a checkpoint is asked for."""
 
 
 @pytest.fixture(autouse=True)
