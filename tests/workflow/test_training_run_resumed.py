@@ -7,11 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio import workflow
+from temporalio import activity, workflow
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId
+from psrl.schemas.messages.data import ReopenRun
 from psrl.schemas.messages.rewards import Score, ScoreOutcome
 from psrl.schemas.messages.run import RunPhase, RunResult, StartRun, StopRun
 from psrl.schemas.messages.training import StepRequest
@@ -83,6 +84,40 @@ async def test_a_step_that_was_abandoned_is_trained_first_with_the_same_batch(cl
         again = await (await start(client, run_id)).result()
     assert (again.phase, again.version) == (RunPhase.DONE, 4)
     assert parts.batches[1].taken == taken
+    every_prompt_once(parts)
+
+
+async def test_a_run_that_is_paused_while_it_comes_up_does_not_train_its_open_batch(
+    client: Client, run_id: str
+) -> None:
+    class PausedAtStart(HeldAt):
+        resting, too_soon = asyncio.Event(), False
+
+        @activity.defn(name="reopen_run")
+        async def reopen_run(self, request: ReopenRun) -> None:
+            self.resting.set()
+            await client.get_workflow_handle(run_id).signal(TrainingRun.pause)
+            await super().reopen_run(request)
+
+        async def on_log_probs(self, request: StepRequest) -> None:
+            self.too_soon |= self.resting.is_set()
+
+    parts = PausedAtStart(buffer=1, total_steps=4)
+    async with held(client, run_id, parts) as run:
+        await run.signal(TrainingRun.stop, StopRun(now=True))
+        await run.result()
+        parts.let_go.set()
+        again = await start(client, run_id)
+        async with asyncio.timeout(60):
+            while parts.phases[-1] != "running":  # noqa: ASYNC110 - told by an activity
+                await asyncio.sleep(0.02)
+        await again.signal(TrainingRun.pause)
+        status = await again.query(TrainingRun.status)
+        assert (status.phase, [wait.what for wait in status.waits]) == (RunPhase.PAUSED, ["signal `resume`"])
+        parts.resting.clear()
+        await again.signal(TrainingRun.resume)
+        assert (await again.result()).version == 4
+    assert not parts.too_soon
     every_prompt_once(parts)
 
 

@@ -186,9 +186,6 @@ class TrainingRun:
     async def _next_step(self) -> StartStep | None:
         """`None`: nothing more is trained in this execution."""
         state = self._state
-        if state.open_batch and not state.over:
-            taken, state.open_batch = state.open_batch, ()
-            return self._step(Consumption(state.version, taken))
         while True:
             await workflow.wait_condition(
                 lambda: self._ready or self._ends_here or self._beside.failed or hopeless(state, "") is not None
@@ -196,6 +193,9 @@ class TrainingRun:
             self._beside.raise_failure()
             if self._ends_here:
                 return None
+            if self._ready and state.open_batch:
+                taken, state.open_batch = state.open_batch, ()
+                return self._step(Consumption(state.version, taken))
             if self._ready:
                 depth = state.groups.ledger.occupied_count
                 return self._step(state.groups.consume(), depth)
@@ -261,7 +261,8 @@ class TrainingRun:
     def _ready(self) -> bool:
         """The next step may begin."""
         state = self._state
-        return state.groups.ledger.ready and not self._control.resting and not state.over
+        complete = bool(state.open_batch) or state.groups.ledger.ready
+        return complete and not self._control.resting and not state.over
 
     @property
     def _ends_here(self) -> bool:
