@@ -197,6 +197,18 @@ async def test_a_call_that_temporal_repeats_attaches(bench: Bench, store: AsyncE
     assert (len(bench.engine.requests), await refused_results(store)) == (2, 0)
 
 
+async def test_a_call_that_was_overtaken_makes_nothing_leave_the_engine(bench: Bench) -> None:
+    """Its answer was given up, and the turns asked for again; it still waits here."""
+    lost = begin(bench, turns(0, 1, 2, enough=1))
+    await bench.engine.until_running(3)
+    newer = begin(bench, turns(0, 1, 2, number=1))
+    await asyncio.sleep(0)
+    await bench.engine.allow(28)  # in turn: one has ten tokens, two have nine
+    await lost
+    await bench.engine.allow(2)
+    assert [t.end for t in (await newer).turns] == [SegmentEnd.LENGTH] * 3
+
+
 async def test_a_call_that_was_overtaken_is_refused(bench: Bench) -> None:
     newer = begin(bench, turns(0, number=1))
     await bench.engine.until_running(1)

@@ -106,8 +106,9 @@ class Calls:
             task.cancel()
         await asyncio.gather(*tasks, *self._leaving, return_exceptions=True)
 
-    def leave(self, turn: RunningTurn) -> None:
-        if not turn.over:
+    def leave(self, turn: RunningTurn, call: "Call | None" = None) -> None:
+        """On behalf of the call that waits for it; another that was overtaken by that one has no say."""
+        if turn.caller is call and not turn.over:
             turn.left = True
             task = asyncio.create_task(turn.leave())
             self._leaving.add(task)
@@ -150,7 +151,7 @@ class Calls:
                 return await self._generator.generate(request, attempt, turn.inside)
             except StaleAttempt:
                 # Meanwhile the trajectory was elsewhere. If it has come back, it continues from what is stored now.
-                if turn.request is request:
+                if turn.request is request or turn.left:
                     raise
 
     def _forget(self, turn: RunningTurn) -> None:
@@ -201,7 +202,7 @@ class Call:
         while running := [turn for turn in self.turns if not turn.task.done()]:
             if self._enough:
                 for turn in running:
-                    self._calls.leave(turn)
+                    self._calls.leave(turn, self)
             if until is None and (self._enough or self._decision_due):
                 until = loop.time() + GATHER_S
             if until is not None and until <= loop.time():

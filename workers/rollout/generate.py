@@ -104,13 +104,14 @@ class Generator:
     async def generate(self, request: TurnRequest, attempt: int, inside: InEngine) -> TurnResult:
         """Raises `StaleAttempt` when a newer attempt owns the trajectory, `EngineUnavailable` when this host cannot."""
         fence = fence_number(request.call, attempt)
+        inside.begins()
         with self._host.counts.caller():
             if request.call == 0 and attempt == 1:
                 try:
                     return await self._produce(request, fence, StoredTurn(), True, inside)
                 except Refused:
                     # Not the first after all: a workflow that was reset repeats its calls. The store knows more.
-                    pass
+                    inside.begins()
             stored = await self._turns.claim(request, fence)
             if stored.end is not None:
                 return self._result(request, stored.end, len(stored.token_ids))
@@ -123,7 +124,6 @@ class Generator:
         self, request: TurnRequest, fence: int, turn: StoredTurn, claims: bool, inside: InEngine
     ) -> TurnResult:
         ref = request.trajectory
-        inside.begins()
         prompt = await self._turns.prompt(ref, request.turn)
         version = await self._host.enter(ref.run_id, request.version_tag, GATE_PATIENCE_S)
         if version is not None and request.one_version and turn.version not in (None, version):
