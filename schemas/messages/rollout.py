@@ -228,7 +228,7 @@ class HoldRequest(InstanceCommand):
 
 class Held(Message):
     tokens: int
-    """Stored by generate calls since the engine was last started."""
+    """Sampled since the engine was last started."""
 
 
 class PauseRequest(InstanceCommand):

@@ -12,6 +12,7 @@ from psrl.workers.rollout import calls as calls_module
 from tests.support.rollout import (
     PROMPT,
     RUN,
+    SPEC,
     Bench,
     add_group,
     call,
@@ -163,6 +164,16 @@ async def test_cancelling_one_disturbs_no_sibling(
     await bench.engine.allow(70)
     assert [t.end for t in (await rest).turns] == [SegmentEnd.LENGTH] * 7
     assert len(bench.engine.requests) == 8
+
+
+async def test_what_an_engine_gave_before_its_new_start_is_stored_and_says_nothing_about_it(bench: Bench) -> None:
+    call = begin(bench, turns(0))
+    await bench.engine.until_running(1)
+    await bench.engine.allow(6)
+    await tokens_came(bench, 6, turns=1)
+    await bench.host.start(SPEC)
+    assert (await call).turns[0].tokens == 6
+    assert bench.host.counts.tokens == 0
 
 
 async def test_a_turn_that_nobody_waits_for_leaves_the_engine_with_what_it_has(

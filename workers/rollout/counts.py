@@ -11,7 +11,7 @@ class Counts:
         self.received = 0
         """Generate calls ever."""
         self.tokens = 0
-        """Stored since the engine was last started."""
+        """Sampled since the engine was last started. What it gave before may still be stored after that."""
         self.tokens_total = 0
         """Stored ever."""
 
@@ -25,9 +25,13 @@ class Counts:
         finally:
             self.callers -= 1
 
-    def stored(self, tokens: int) -> None:
-        self.tokens_total += tokens
+    def sampled(self, tokens: int) -> None:
+        """By a request that is in the engine."""
         self.tokens += tokens
 
+    def stored(self, tokens: int) -> None:
+        self.tokens_total += tokens
+
     def engine_started(self) -> None:
+        """No request of before is in it any more."""
         self.tokens = 0

@@ -160,6 +160,7 @@ class Generator:
                     async for chunk in stream:
                         progress.add(chunk)
                         self._host.gate.progress(asked.request_id, len(chunk.token_ids))
+                        self._host.counts.sampled(len(chunk.token_ids))
                         if chunk.end is not None:
                             return _checked(progress, chunk)
                         due = time.monotonic() - progress.ticks >= spec.flush_interval_s

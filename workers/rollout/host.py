@@ -170,7 +170,6 @@ class Host:
 
     async def _start(self, spec: EngineSpec) -> None:
         self._tenancy.refuse_others(spec.run_id)
-        self.counts.engine_started()
         kept = (
             self._tenancy.spec == spec
             and self._life.state in WHOLE
@@ -184,6 +183,7 @@ class Host:
             self._tenancy.begin(spec)
             await self._make(spec)
         self._tenancy.renew()
+        self.counts.engine_started()
 
     async def _make(self, spec: EngineSpec) -> None:
         self._to(InstanceState.STARTING)

@@ -226,6 +226,7 @@ async def test_a_death_during_a_pull_fails_it_and_the_next_start_makes_a_new_eng
 
 async def test_tokens_count_from_the_latest_start(host: Host) -> None:
     await serve(host, 1)
+    host.counts.sampled(5)
     host.counts.stored(5)
     assert host.counts.tokens == 5
     await host.start(SPEC)
