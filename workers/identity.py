@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 ASK_TIMEOUT_S = 5.0
 ASK_PAUSE_S = 0.1
-LOOK_S = 0.1
+LOOK_S = 0.5
 """About how long a worker may poll another stack's server; what it is handed meanwhile is not begun."""
 RENEW_S = 30.0
 """A server closes a connection that says nothing (Temporal after two minutes): before that it is replaced."""
@@ -102,6 +102,9 @@ class Hold:
                 return on_foreign(error)
             except Unreachable:
                 await asyncio.sleep(ASK_PAUSE_S)
+            except Exception:  # Without a keeper every activity of this process would wait without end.
+                log.exception("Temporal at %s could not be asked who it is, trying again", self._address)
+                await asyncio.sleep(LOOK_S)
 
     def _let_go(self) -> None:
         if self._held is not None:
