@@ -116,5 +116,8 @@ async def _unless(ended: "asyncio.Task[None]", work: Coroutine[Any, Any, None]) 
     if not task.done():
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        raise AssertionError("the run ended while it was disturbed; `psrl status chaos` says why")
+        raise AssertionError(
+            "the run ended before the plan was carried out: `psrl status chaos` says how. One that is done needs more "
+            "--total-steps"
+        )
     task.result()
