@@ -11,32 +11,25 @@ from temporalio.worker import UnsandboxedWorkflowRunner
 
 from psrl.schemas.errors import InvariantViolated
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId, RunId, Version
-from psrl.schemas.messages.rollout import Sampling
-from psrl.schemas.messages.run import RolloutSettings, StartEvaluation, StartGroup, StartInstance, StartRun, StartStep
+from psrl.schemas.messages.run import StartEvaluation, StartGroup, StartInstance, StartRun, StartStep
 from psrl.workers.orchestrator import WORKFLOWS
+from tests.support.groups import rollout_settings
 from tests.support.rollout import SPEC
 from tests.support.scripted_parts import ScriptedParts, minimal_config
 
 RUN = RunId("run")
-ROLLOUT = RolloutSettings(
-    sampling=Sampling(temperature=1.0, max_tokens=8),
-    seed=0,
-    needed=2,
-    offered=2,
-    timeout_s=60,
-    reward_timeout_s=10,
-    coalesce_rewards=False,
-)
 INPUTS = {
     "TrainingRun": StartRun(config=minimal_config()),
     "RolloutGroup": StartGroup(
-        run_id=RUN, group_id=GroupId("000000"), run_workflow_id=RUN, version_tag=0, rollout=ROLLOUT
+        run_id=RUN, group_id=GroupId("000000"), run_workflow_id=RUN, version_tag=0, rollout=rollout_settings()
     ),
     "TrainStep": StartStep(run_id=RUN, buffer=0, taken=(GroupId("000000"),), dropped=(), checkpoint=False, waited_s=0),
     "RolloutInstance": StartInstance(
         run_workflow_id=RUN, instance=InstanceId("rollout-0"), spec=SPEC, version=0, interrupt=True, start_timeout_s=60
     ),
-    "Evaluation": StartEvaluation(run_id=RUN, run_workflow_id=RUN, version=Version(0), concurrency=4, rollout=ROLLOUT),
+    "Evaluation": StartEvaluation(
+        run_id=RUN, run_workflow_id=RUN, version=Version(0), concurrency=4, rollout=rollout_settings()
+    ),
 }
 
 

@@ -16,13 +16,13 @@ from psrl.schemas.messages.rollout import (
     Placement,
     RouteRequest,
     RouteResult,
-    Sampling,
     TurnRequest,
     TurnResult,
 )
-from psrl.schemas.messages.run import GroupOutcome, GroupReport, RolloutSettings, StartGroup
+from psrl.schemas.messages.run import GroupOutcome, GroupReport, StartGroup
 from psrl.workflows.rollout.group import RolloutGroup
 from psrl.workflows.rollout.trajectory import LEGAL, Trajectory, TrajectoryState
+from tests.support.groups import rollout_settings
 from tests.support.scripted_parts import ScriptedParts
 
 GROUP = GroupId("000007")
@@ -34,15 +34,7 @@ def start(run_id: str, group: GroupId = GROUP, version_tag: int = 0, **rollout: 
         group_id=group,
         run_workflow_id="nobody",
         version_tag=version_tag,
-        rollout=RolloutSettings(
-            sampling=Sampling(temperature=1, max_tokens=8),
-            seed=100,
-            needed=2,
-            offered=2,
-            timeout_s=600,
-            reward_timeout_s=60,
-            coalesce_rewards=True,
-        ).model_copy(update=rollout),
+        rollout=rollout_settings(**rollout),
     )
 
 

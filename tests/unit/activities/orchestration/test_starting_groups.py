@@ -9,8 +9,9 @@ from temporalio.testing import ActivityEnvironment
 from psrl.activities.orchestration.groups import GroupActivities
 from psrl.schemas.errors import Unreachable
 from psrl.schemas.ids import GroupId, InstanceId, RunId
-from psrl.schemas.messages.rollout import Placement, RouteRequest, RouteResult, Sampling
-from psrl.schemas.messages.run import RolloutSettings, StartGroup, StartGroups
+from psrl.schemas.messages.rollout import Placement, RouteRequest, RouteResult
+from psrl.schemas.messages.run import StartGroup, StartGroups
+from tests.support.groups import rollout_settings
 
 GROUPS = (GroupId("000001"), GroupId("000002"))
 TEMPLATE = StartGroup(
@@ -18,15 +19,7 @@ TEMPLATE = StartGroup(
     group_id=GroupId(""),
     run_workflow_id="run",
     version_tag=3,
-    rollout=RolloutSettings(
-        sampling=Sampling(temperature=1, max_tokens=8),
-        seed=0,
-        needed=1,
-        offered=2,
-        timeout_s=60,
-        reward_timeout_s=10,
-        coalesce_rewards=True,
-    ),
+    rollout=rollout_settings(needed=1),
 )
 
 
