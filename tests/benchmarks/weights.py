@@ -28,7 +28,7 @@ from tests.support.rollout import add_group
 
 TENSORS, ROWS, COLUMNS = 32, 2048, 2048
 """32 float32 matrices: 0.54 GB."""
-ROUNDS = 2
+ROUNDS = 6
 UPDATES = 4
 
 
