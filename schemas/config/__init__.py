@@ -4,7 +4,7 @@ from .actor import ActorSection, LossAggregation, LossMode, Optim, Precision
 from .algorithm import AdvantageEstimator, AlgorithmSection, FilterGroups, RolloutCorrection, RolloutCorrectionLevel
 from .base import Section
 from .data import DataSection
-from .load import load_config, merge, parse_config
+from .load import load_config, merge, merge_with_places, parse_config
 from .model import ModelSection
 from .psrl import GroupFilterName, PsMode, PsrlSection, RoutingMethod
 from .reward import RewardScope, RewardSection
@@ -40,5 +40,6 @@ __all__ = [
     "ValSampling",
     "load_config",
     "merge",
+    "merge_with_places",
     "parse_config",
 ]

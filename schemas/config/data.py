@@ -1,14 +1,24 @@
 """`data.*`: where prompts come from."""
 
-from pydantic import Field
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
 
 from .base import Section
 
 
+def _one_is_a_list(files: Any) -> Any:
+    return (files,) if isinstance(files, str) and files else files
+
+
+Files = Annotated[tuple[str, ...], BeforeValidator(_one_is_a_list)]
+"""A single file may be given without a list around it."""
+
+
 class DataSection(Section):
-    train_files: tuple[str, ...] = ()
+    train_files: Files = ()
     """JSONL or Parquet files, read in this order. Required."""
-    val_files: tuple[str, ...] = ()
+    val_files: Files = ()
     """Validation files; empty means no validation."""
     prompt_key: str = "prompt"
     """Column with the prompt: text, or a list of chat messages."""

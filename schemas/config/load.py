@@ -1,59 +1,80 @@
-"""From YAML, dotted overrides or JSON to a `RunConfig`; a fault names its key, its value and what was allowed
-(L13)."""
+"""From YAML, dotted overrides or JSON to a `RunConfig`; a fault names its key, its value, what was allowed, and the
+file and line where it stands (L13)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
-from ..errors import ConfigError
+from ..errors import ConfigError, one_line
+from .files import Written, read_file
+from .places import Places, with_places
+from .resolve import resolved
 from .root import RunConfig
+from .variables import with_variables
+
+
+class Merged(NamedTuple):
+    """A nested mapping, not yet checked against the models."""
+
+    values: dict[str, Any]
+    places: Places
 
 
 def load_config(file: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     """YAML file, then `key=value` overrides on top. Raises `ConfigError`."""
-    return parse_config(merge(file, overrides))
+    return parse_config(*merge_with_places(file, overrides))
 
 
 def merge(file: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
-    """The raw nested mapping, not yet checked against the models."""
+    """The values alone."""
+    return merge_with_places(file, overrides).values
+
+
+def merge_with_places(file: Path | None, overrides: Sequence[str]) -> Merged:
+    """Everything resolved: what is included, other keys' values, the environment. Raises `ConfigError`."""
+    written = read_file(file) if file is not None else Written(OmegaConf.create(), {})
+    given = _overrides(overrides)
     try:
-        base = OmegaConf.load(file) if file is not None else OmegaConf.create()
-        if not isinstance(base, DictConfig):
-            raise ConfigError(f"configuration {file} must be a mapping of sections, not a list")
-        for text in overrides:
-            if "=" not in text:
-                raise ConfigError(f"override {text!r} is not of the form key=value, e.g. psrl.staleness=1")
-        merged = OmegaConf.merge(base, OmegaConf.from_dotlist(list(overrides)))
-        plain = OmegaConf.to_container(merged, resolve=True)
-    except FileNotFoundError as error:
-        raise ConfigError(f"configuration file {file} does not exist") from error
-    except OSError as error:
-        raise ConfigError(f"configuration file {file} cannot be read: {error.strerror}") from error
+        merged = OmegaConf.merge(written.values, given)
+    except (OmegaConfBaseException, TypeError) as error:
+        raise ConfigError(f"configuration {file} cannot be overridden: {one_line(error)}") from error
+    assert isinstance(merged, DictConfig)
+    places = {key: place for key, place in written.places.items() if OmegaConf.select(given, key) is None}
+    return Merged(resolved(merged, places), places)
+
+
+def _overrides(texts: Sequence[str]) -> DictConfig:
+    for text in texts:
+        if not text.partition("=")[0] or "=" not in text:
+            raise ConfigError(f"override {text!r} is not of the form key=value, e.g. psrl.staleness=1")
+    try:
+        values = OmegaConf.to_container(OmegaConf.from_dotlist(list(texts)))
+        return OmegaConf.create({str(key): with_variables(value) for key, value in dict(values).items()})
     except (OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise ConfigError(f"configuration {file or overrides} cannot be read: {error}") from error
-    if not isinstance(plain, dict):
-        raise ConfigError(f"configuration {file} must be a mapping of sections, not {type(plain).__name__}")
-    return {str(key): value for key, value in plain.items()}
+        raise ConfigError(f"overrides {' '.join(texts)} cannot be read: {one_line(error)}") from error
 
 
-def parse_config(values: Mapping[str, Any]) -> RunConfig:
+def parse_config(values: Mapping[str, Any], places: Places = MappingProxyType({})) -> RunConfig:
     """Validate a nested mapping. Raises `ConfigError` with one line per fault."""
     try:
         return RunConfig.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(item) for item in error.errors())) from error
+        raise ConfigError("\n".join(_explain(item, places) for item in error.errors())) from error
 
 
-def _explain(item: Any) -> str:
+def _explain(item: Any, places: Places) -> str:
     key = ".".join(str(part) for part in item["loc"])
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "value_error":
-        return f"{key}: {message}" if key else message
+        lines = (f"{key}: {line}" if key else line for line in message.splitlines())
+        return "\n".join(with_places(line, key, places) for line in lines)
     if item["type"] == "model_type":
         message = "Input should be a section: a mapping of keys"  # not the name of our class
-    return f"{key}={item['input']!r}: {message[0].lower()}{message[1:]}"
+    value = "null" if item["input"] is None else repr(item["input"])
+    return with_places(f"{key}={value}: {message[0].lower()}{message[1:]}", key, places)

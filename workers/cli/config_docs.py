@@ -22,6 +22,16 @@ Made by `psrl config docs` from the models in `schemas/config/`; a test compares
 A run is defined by a YAML file and `key=value` overrides (`psrl train run.yaml psrl.staleness=2`), or by the same keys
 as JSON (`temporal workflow start --type TrainingRun --input '{"config": {...}}'`). `psrl config show run.yaml` prints
 what is in effect. An unknown key is refused. Units are in the names: `_s` seconds, `_tokens` tokens, `_gb` GB.
+
+- **One file over another:** `include: base.yaml`, or a list of files, at the top of a file. Each is looked for beside
+  the file that names it; a later one wins over an earlier one, and the file itself over all of them.
+- **Environment variables** in values: `$DATA/train.parquet`, `${DATA}`, `${DATA:-default}` or `${oc.env:DATA,default}`;
+  names in capitals. One that is not set and has no default is refused. `\\$DATA` keeps the dollar.
+- **Another key's value:** `${psrl.rollout_n}`.
+- **Numbers and switches** may be text: `"1e-6"`, `"true"`. `~` alone is null; a path may begin with `~/`. A single file
+  needs no list around it.
+
+Configuration of veRL or PSRL is translated by `psrl config import`: [coming from veRL](coming-from-verl.md).
 """
 
 

@@ -8,7 +8,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from ...schemas.config import RunConfig, merge, parse_config
+from ...schemas.config import RunConfig, merge_with_places, parse_config
 from ...schemas.errors import ConfigError, RunExists
 from ...schemas.ids import ORCHESTRATOR_QUEUE, RUN_ID_PATTERN, RUN_ID_RULE
 from ...schemas.messages.run import RunResult, StartRun
@@ -26,8 +26,8 @@ PATHS = (("model", "path"), ("data", "train_files"), ("data", "val_files"))
 
 def read_config(file: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], RunConfig]:
     """The mapping as written, paths absolute, and its checked form. Raises `ConfigError`."""
-    values = merge(file, overrides)
-    parse_config(values)
+    values, places = merge_with_places(file, overrides)
+    parse_config(values, places)
     for section, key in PATHS:
         where = values.get(section)
         if isinstance(where, dict) and where.get(key):
