@@ -42,15 +42,28 @@ MODES = (
 )
 
 
+class Idle(NamedTuple):
+    """A key that was set without effect."""
+
+    key: str
+    value: Any
+    needs: str
+
+
 def without_effect(config: "RunConfig") -> Iterator[str]:
     """One line per key that was set without effect."""
+    for idle in idle_keys(config):
+        yield f"{idle.key}={idle.value} has no effect; allowed: together with {idle.needs}, or leave it out"
+
+
+def idle_keys(config: "RunConfig") -> Iterator[Idle]:
     for mode in MODES:
         if mode.chosen(config):
             continue
         for key in mode.keys:
             value, default = _value_and_default(config, key)
             if value != default:
-                yield f"{key}={value} has no effect; allowed: together with {mode.needs}, or leave it out"
+                yield Idle(key, value, mode.needs)
 
 
 def _value_and_default(config: Any, key: str) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ...schemas.errors import UserError
 from ...schemas.stack import load_stack
 from .app import Overrides, RunName, app, say
 from .boundary import one_clear_line
@@ -75,6 +76,36 @@ def config_show(
     _, parsed = read_config(config, overrides or [])
     effective = parsed.model_dump(mode="json")
     typer.echo(json.dumps({"config": effective}) if as_json else OmegaConf.to_yaml(effective).rstrip())
+
+
+@config_app.command("import")
+def config_import(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML, key=value or a shell script; - reads stdin.")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; default: print.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over the file of --out.")] = False,
+) -> None:
+    """Translate a configuration of veRL or PSRL, saying for each key what became of it. Exit status: 1 if something has
+    to be added before `psrl train` takes the result."""
+    import os
+    import sys
+
+    from .importing.command import import_config
+
+    if out is not None and out.exists() and not force:
+        raise UserError(f"--out {out} exists; allowed: another name, or --force")
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8-sig", errors="replace")
+    imported = import_config(file, text, overrides or [], os.environ)
+    for line in imported.told:
+        say(line, err=out is None)
+    if out is None:
+        typer.echo(imported.text, nl=False)
+    else:
+        out.write_text(imported.text, encoding="utf-8")
+    for fault in imported.faults:
+        say(f"to do: {fault}", err=True)
+    if imported.faults:
+        raise typer.Exit(1)
 
 
 @config_app.command("docs")

@@ -1,0 +1,1 @@
+"""`psrl config import`: configuration of veRL and PSRL, read and translated into ours."""

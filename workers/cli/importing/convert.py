@@ -1,0 +1,105 @@
+"""From a value of theirs to a value of ours. Each function makes a converter for a row of the table."""
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from .row import Asked, Converted, Converter, NotHere, Nothing
+
+
+def names(known: Mapping[Any, Any], otherwise: str = "") -> Converter:
+    """Each value by the name it has here. What is not among them is handed on, and refused if the key does not take it;
+    with `otherwise` it is refused at once."""
+
+    def convert(asked: Asked) -> Converted:
+        value = asked.value
+        if value in known:
+            return Converted((known[value],), f"{value} is {known[value]} here")
+        if otherwise:
+            raise NotHere(otherwise)
+        return Converted((value,))
+
+    return convert
+
+
+def only(*allowed: Any, otherwise: str) -> Converter:
+    """The value as it is, when it is one of these."""
+
+    def convert(asked: Asked) -> Converted:
+        if asked.value not in allowed:
+            raise NotHere(otherwise)
+        return Converted((asked.value,))
+
+    return convert
+
+
+def none_at(*values: Any, why: str) -> Converter:
+    """These values mean that nothing was set."""
+
+    def convert(asked: Asked) -> Converted:
+        if asked.value in values:
+            raise Nothing(why)
+        return Converted((asked.value,))
+
+    return convert
+
+
+def as_list(asked: Asked) -> Converted:
+    value = asked.value
+    return Converted(([value] if isinstance(value, str) else value,))
+
+
+def twice(asked: Asked) -> Converted:
+    return Converted((asked.value, asked.value))
+
+
+def at_least(least: int, instead: int) -> Converter:
+    """For keys that take any smaller number for the same as `instead`."""
+
+    def convert(asked: Asked) -> Converted:
+        if isinstance(asked.value, int) and asked.value < least:
+            return Converted((instead,))
+        return Converted((asked.value,))
+
+    return convert
+
+
+def share_of(total: str) -> Converter:
+    """A ratio of another key's value becomes a number."""
+
+    def convert(asked: Asked) -> Converted:
+        try:
+            ratio = float(asked.value)
+        except (TypeError, ValueError):
+            raise NotHere("it is no number") from None
+        if ratio == 0:
+            raise Nothing("0 is no warm-up")
+        whole = asked.others.get(total)
+        if not isinstance(whole, int) or whole < 1:
+            raise NotHere(f"a ratio of steps whose number is not known: {total} is not set; set the steps themselves")
+        return Converted((round(ratio * whole),), f"{asked.value} of {whole} steps")
+
+    return convert
+
+
+def import_path(name_key: str) -> Converter:
+    """A file and, in another key, the function in it, as `package.module:function`."""
+
+    def convert(asked: Asked) -> Converted:
+        file = str(asked.value).removeprefix("pkg://")
+        function = asked.others.get(asked.key.rpartition(".")[0] + "." + name_key) or "compute_score"
+        if file == asked.value:
+            path = PurePath(file)
+            inside = path.with_suffix("").parts if not path.is_absolute() else (path.stem,)
+            module = ".".join(part for part in inside if part != ".")
+            where = f"modules are found in {path.parent} only if PYTHONPATH has it when the stack starts"
+        else:
+            module, where = file, ""
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise NotHere(
+                f"{file} cannot be imported as a module {module!r}; move or rename it, and set reward.function"
+            )
+        absolute = PurePath(file).is_absolute()
+        return Converted((f"{module}:{function}",), where if absolute else "imported from where the stack was started")
+
+    return convert

@@ -1,0 +1,97 @@
+"""`psrl.rollout_coordination.*`: routing, sync, redundancy."""
+
+from ..convert import none_at
+from ..row import Switch, not_needed, not_supported, part, renamed, same
+
+HERE = "psrl.rollout_coordination."
+REDUNDANT, ROUTING = f"{HERE}redundant_rollout.", f"{HERE}routing_strategy."
+SYNC, MIGRATION = f"{HERE}sync_and_mig_strategy.sync.", f"{HERE}sync_and_mig_strategy.mig."
+THROUGHPUT = Switch(
+    f"{ROUTING}method", on=("throughput_optimal", "throughput_optimal_with_budget", "throughput_balance")
+)
+CACHE_AWARE = Switch(f"{ROUTING}method", on=("cache_aware", "cache_aware_v1"))
+BY_STATUS = Switch(f"{HERE}sync_and_mig_strategy.method", off=("greedy",))
+
+ROWS = (
+    same(f"{HERE}partial_rollout.enable"),
+    *not_needed(
+        "an interrupted trajectory continues from its stored tokens", f"{HERE}partial_rollout.interrupt_as_prompt"
+    ),
+    same(f"{REDUNDANT}enable"),
+    same(f"{REDUNDANT}redundant_global_batch_size"),
+    same(f"{REDUNDANT}redundant_rollout_n"),
+    renamed(f"{REDUNDANT}alg_global_batch_size", "psrl.staleness_buffer_entries", weak=True),
+    renamed(f"{REDUNDANT}alg_rollout_n", "psrl.rollout_n", weak=True),
+    same(f"{ROUTING}method", "the policies that PSRL has beside these three are not supported yet"),
+    same(
+        f"{ROUTING}max_concurrent_seqs_per_instance",
+        "0 has no counterpart",
+        none_at(0, why="there is always a cap; the default of 1024 counts"),
+    ),
+    *part(CACHE_AWARE, "routing by cached prefixes", f"{ROUTING}cache_aware_policy.*"),
+    not_supported(f"{ROUTING}kv_transfer.enable", "moving the KV cache between engines", False),
+    *part(
+        Switch(f"{ROUTING}kv_transfer.enable", off=(False,)),
+        "moving the KV cache between engines",
+        f"{ROUTING}kv_transfer.*",
+    ),
+    *part(
+        THROUGHPUT,
+        "routing by a model of throughput",
+        f"{ROUTING}cost_model_path",
+        f"{ROUTING}delta_throughput_threshold",
+        f"{ROUTING}request_budget",
+    ),
+    *not_needed(
+        "the oldest version is served first, then the oldest group",
+        f"{ROUTING}request_sort_indicator",
+        f"{ROUTING}enable_multi_priority_queue",
+    ),
+    *not_needed("the routing policy alone decides among instances with room", f"{ROUTING}candidate_sort_indicator"),
+    *not_needed("a group stays on one instance while that has room", f"{ROUTING}enable_group_sticky"),
+    *not_needed("a trajectory has one turn", f"{ROUTING}enable_trajectory_sticky"),
+    *not_needed(
+        "PSRL itself does not read it",
+        f"{ROUTING}logging_interval_in_ms",
+        f"{ROUTING}snapshot_staleness_threshold_in_ms",
+    ),
+    *not_needed(
+        "nothing is polled for: routing and syncs follow events",
+        f"{ROUTING}check_interval_in_ms",
+        f"{HERE}sync_and_mig_strategy.check_interval_in_ms",
+    ),
+    *not_needed(
+        "an engine gets a short queue, filled only when no instance has a free slot",
+        f"{ROUTING}admission_reject_on_waiting",
+    ),
+    not_supported(
+        f"{ROUTING}max_num_waiting_reqs_after_preemption", "routing again what an engine has preempted", 1024
+    ),
+    not_supported(
+        f"{HERE}sync_and_mig_strategy.method", "choosing when an instance syncs: it does as soon as it can", "greedy"
+    ),
+    *part(
+        BY_STATUS,
+        "choosing when an instance syncs",
+        f"{SYNC}indicator",
+        f"{SYNC}threshold",
+        f"{SYNC}check_req_before_sync",
+    ),
+    not_supported(f"{SYNC}seamless_train_version", "choosing when an instance syncs", 0),
+    not_supported(f"{MIGRATION}enable", "moving requests between instances to balance them", False),
+    *part(
+        Switch(f"{MIGRATION}enable", off=(False,)), "moving requests between instances to balance them", f"{MIGRATION}*"
+    ),
+    not_supported(f"{HERE}proactive_filter_strategy.method", "cutting or repeating the last groups of a batch"),
+    *part(
+        Switch(f"{HERE}proactive_filter_strategy.method"),
+        "cutting or repeating the last groups of a batch",
+        f"{HERE}proactive_filter_strategy.threshold",
+    ),
+    not_supported(f"{HERE}session_strategy.thunder_agent.enable", "hanging and continuing sessions", False),
+    *part(
+        Switch(f"{HERE}session_strategy.thunder_agent.enable", off=(False,)),
+        "hanging and continuing sessions",
+        f"{HERE}session_strategy.thunder_agent.*",
+    ),
+)

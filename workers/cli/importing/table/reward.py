@@ -1,0 +1,82 @@
+"""`reward.*`, and what veRL had before: `custom_reward_function.*`, `reward_model.*`, `reward_manager.*`."""
+
+from ..convert import import_path
+from ..row import Row, Switch, not_needed, not_supported, part, renamed
+
+MODEL = "scoring by a reward model"
+MANAGER = "a reward manager: what it adds to a score belongs into the reward function"
+LENGTH = "a penalty for long answers: subtract it in the reward function"
+PATH = "a module of the same name, which has to be importable"
+
+
+def function(path: str, name: str) -> tuple[Row, ...]:
+    """A file in one key, the function in it in another."""
+    shown = name.rpartition(".")[2]
+    return (
+        renamed(path, "reward.function", why=PATH, convert=import_path(shown)),
+        *not_needed(f"it is part of {path}", name),
+    )
+
+
+ROWS = (
+    *function("custom_reward_function.path", "custom_reward_function.name"),
+    *function("reward.custom_reward_function.path", "reward.custom_reward_function.name"),
+    *function("reward.managers.*.reward_fn.*.path", "reward.managers.*.reward_fn.*.name"),
+    *(
+        not_supported(key, "arguments of the reward function; give it defaults")
+        for key in (
+            "custom_reward_function.reward_kwargs.*",
+            "reward.custom_reward_function.reward_kwargs.*",
+            "reward.managers.*.reward_fn.*.reward_kwargs.*",
+        )
+    ),
+    *(
+        part(Switch(f"{prefix}.enable", off=(False,)), LENGTH, f"{prefix}.*")[0]
+        for prefix in (
+            "custom_reward_function.overlong_buffer",
+            "reward_model.overlong_buffer",
+            "reward_model.reward_kwargs.overlong_buffer_cfg",
+            "reward.reward_kwargs.overlong_buffer_cfg",
+            "reward.managers.dapo.reward_kwargs.overlong_buffer_cfg",
+        )
+    ),
+    *not_needed(
+        "rewards run while other groups are generated",
+        "reward.launch_reward_fn_async",
+        "reward_model.launch_reward_fn_async",
+    ),
+    not_supported("reward.reward_normalization", "normalising rewards before the advantages"),
+    renamed("reward.reward_loop_worker.max_concurrency_per_worker", "reward.max_concurrency"),
+    *not_needed(
+        "rewards run in the cpu workers of the stack",
+        "reward.reward_loop_worker.*",
+        "reward.num_workers",
+        "reward_model.num_workers",
+    ),
+    not_supported("reward.active_managers", MANAGER, "naive"),
+    *part(Switch("reward.active_managers", off=("naive",)), MANAGER, "reward.managers.*"),
+    not_supported("reward.reward_manager.name", MANAGER, "naive"),
+    *part(
+        Switch("reward.reward_manager.name", off=("naive",)),
+        MANAGER,
+        "reward.reward_manager.*",
+        "reward.reward_kwargs.*",
+    ),
+    not_supported("reward_model.reward_manager", MANAGER, "naive"),
+    *part(Switch("reward_model.reward_manager", off=("naive",)), MANAGER, "reward_model.reward_kwargs.*"),
+    *part(
+        Switch("reward_manager.source", off=("register",)),
+        MANAGER,
+        "reward_manager.*",
+        "reward_model.reward_loop_source",
+        "reward_model.reward_loop_module_path",
+        "reward_model.reward_loop_class_name",
+    ),
+    not_supported("reward.reward_model.enable", MODEL, False),
+    *part(Switch("reward.reward_model.enable", off=(False,)), MODEL, "reward.reward_model.*"),
+    not_supported("reward_model.enable", MODEL, False),
+    *part(Switch("reward_model.sandbox_fusion.url"), "a sandbox that runs code", "reward_model.sandbox_fusion.*"),
+    *part(Switch("reward_model.enable", off=(False,)), MODEL, "reward_model.*"),
+    *part(Switch("reward.sandbox_fusion.url"), "a sandbox that runs code", "reward.sandbox_fusion.*"),
+    *part(Switch("sandbox_fusion.url"), "a sandbox that runs code", "sandbox_fusion.*"),
+)
