@@ -57,6 +57,7 @@ proto: $(TESTABLE) ## make the generated protobuf files anew
 
 docs: $(TESTABLE) ## write the generated pages anew
 	$(BIN)/psrl config docs --out docs/configuration.md
+	$(BIN)/psrl config docs --import --out docs/coming-from-verl.md
 
 clean: ## remove the environment, the caches and the local stack's data
 	-test -x $(BIN)/psrl && $(BIN)/psrl down

@@ -7,12 +7,12 @@ from pydantic import BeforeValidator, Field
 from .base import Section
 
 
-def _one_is_a_list(files: Any) -> Any:
-    return (files,) if isinstance(files, str) and files else files
+def _as_list(value: Any) -> Any:
+    """One file needs no list around it."""
+    return [value] if isinstance(value, str) else value
 
 
-Files = Annotated[tuple[str, ...], BeforeValidator(_one_is_a_list)]
-"""A single file may be given without a list around it."""
+Files = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
 class DataSection(Section):

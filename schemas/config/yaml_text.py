@@ -30,8 +30,8 @@ Loader.add_implicit_resolver(FLOAT, EXPONENT, list("-+0123456789"))
 
 def read_yaml(file: Path, text: str) -> tuple[dict[str, Any], dict[str, Place]]:
     """`file` is only named. Raises `ConfigError`."""
-    loader = Loader(text)
     try:
+        loader = Loader(text)
         root = loader.get_single_node()
         if root is None:
             return {}, {}
@@ -43,10 +43,8 @@ def read_yaml(file: Path, text: str) -> tuple[dict[str, Any], dict[str, Place]]:
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"configuration {file}{line} cannot be read: {error.problem}") from error
-    except (YAMLError, ValueError) as error:
+    except (YAMLError, ValueError, OverflowError) as error:
         raise ConfigError(f"configuration {file} cannot be read: {one_line(error)}") from error
-    finally:
-        loader.dispose()
     return {str(key): value for key, value in values.items()}, places
 
 

@@ -111,14 +111,17 @@ def config_import(
 @config_app.command("docs")
 def config_docs(
     out: Annotated[Path | None, typer.Option(help="File to write; default: print.")] = None,
+    of_import: Annotated[bool, typer.Option("--import", help="The keys of veRL and PSRL instead.")] = False,
 ) -> None:
     """Describe every key, from the models."""
-    from .config_docs import document
+    from . import config_docs as ours
+    from .importing import page as theirs
 
+    text = theirs.document() if of_import else ours.document()
     if out is None:
-        typer.echo(document(), nl=False)
+        typer.echo(text, nl=False)
     else:
-        out.write_text(document(), encoding="utf-8")
+        out.write_text(text, encoding="utf-8")
 
 
 @trajectory_app.command("show")

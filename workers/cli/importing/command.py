@@ -32,11 +32,8 @@ class Imported:
 def import_config(file: Path, text: str, overrides: Sequence[str], environment: Mapping[str, str]) -> Imported:
     """`overrides` are ours, and win. Raises `ConfigError` for a file that cannot be read at all."""
     source = read(file, text, environment)
-    translation = translate(source.given)
+    translation = translate(source.given, dict(leaves(merge(None, overrides))))
     added = fit(translation)
-    for key, value in leaves(merge(None, overrides)):
-        translation.values[key] = value
-        translation.sources.pop(key, None)
     told = (
         *(_line(line, translation) for line in _in_order(translation.lines)),
         *(f"{'added':18}{one}" for one in added),
@@ -54,7 +51,8 @@ def _in_order(lines: Sequence[Line]) -> list[Line]:
 
 def _line(line: Line, translation: Translation) -> str:
     given = line.given
-    where = " (veRL's default)" if given.implied else f" (line {given.line})" if line.verdict in PLACED else ""
+    where = f" (line {given.line})" if given.line and line.verdict in PLACED else ""
+    where = " (veRL's default)" if given.implied else where
     becomes = ""
     if line.verdict is Verdict.RENAMED:
         becomes = " -> " + ", ".join(f"{key}={written(translation.values.get(key))}" for key in line.targets)

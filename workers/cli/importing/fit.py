@@ -24,9 +24,10 @@ def _long_sequences_fit(translation: Translation) -> list[str]:
     """Theirs may be smaller: a micro-batch of theirs is cut by sequences, or a sequence over several GPUs."""
     values = translation.values
     parts = [values.get(key, target.default(key)) for key in ("data.max_prompt_length", "data.max_response_length")]
-    need, has = sum(parts), values.get(MICRO_BATCH, target.default(MICRO_BATCH))
-    if need <= has:
+    has = values.get(MICRO_BATCH, target.default(MICRO_BATCH))
+    if not all(isinstance(one, int) for one in (*parts, has)) or sum(parts) <= has:
         return []
+    need = sum(parts)
     values[MICRO_BATCH] = need
     translation.sources.pop(MICRO_BATCH, None)
     return [f"{MICRO_BATCH}={need}: a micro-batch has to hold the longest sequence"]

@@ -7,7 +7,7 @@ from typing import Any
 from .given import Given
 
 BATCH, MINI_BATCH = "data.train_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size"
-PSRL_BATCH = "psrl.staleness_buffer_entries"
+BATCH_OF_PSRL = "psrl.staleness_buffer_entries"
 DEFAULTS: Mapping[str, Any] = {
     "algorithm.adv_estimator": "gae",
     "data.max_prompt_length": 512,
@@ -20,7 +20,7 @@ def implied(known: Mapping[str, Any]) -> Iterator[Given]:
     for key, value in DEFAULTS.items():
         if key not in known:
             yield Given(key, value, 0, implied=True)
-    batch = known.get(PSRL_BATCH, known.get(BATCH))
+    batch = known.get(BATCH_OF_PSRL, known.get(BATCH))
     if batch is None and not any(key.startswith("psrl.") for key in known):
         batch = 1024
         yield Given(BATCH, batch, 0, implied=True)

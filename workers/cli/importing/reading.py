@@ -6,6 +6,7 @@ YAML (a configuration, or the composed one that Hydra writes to `.hydra/config.y
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ....schemas.config.yaml_text import Loader, read_yaml
 from ....schemas.errors import ConfigError
 from ....schemas.text import first_line
 from .given import Given, Source, leaves, nested
+from .held import held, released
 from .shell import Script, Word
 
 OVERRIDE = re.compile(
@@ -24,17 +26,24 @@ OVERRIDE = re.compile(
 )
 BASE = re.compile(r"(?:--config-name|-cn)=(.+)")
 BASES = ("ppo_trainer", "ppo_megatron_trainer")
+MISSING = "???"
+"""OmegaConf's word for a value that has to come from elsewhere."""
 TOP_LEVEL = frozenset(("model_engine",))
 YAML_SUFFIXES, SHELL_SUFFIXES = (".yaml", ".yml", ".json"), (".sh", ".bash", ".slurm", ".sbatch")
 
 
 def read(file: Path, text: str, environment: Mapping[str, str]) -> Source:
     """`file` is named, and its suffix says what is in it. Raises `ConfigError`."""
-    if file.suffix in YAML_SUFFIXES:
-        return _yaml(file, text)
-    if file.suffix not in SHELL_SUFFIXES and isinstance(_loaded(text), dict | list):
-        return _yaml(file, text)
-    return _shell(file, text, environment)
+    as_yaml = file.suffix in YAML_SUFFIXES or (file.suffix not in SHELL_SUFFIXES and _is_yaml(_loaded(text)))
+    source = _yaml(file, text) if as_yaml else _shell(file, text, environment)
+    if not source.given:
+        raise ConfigError(f"{file} has no key of veRL's or PSRL's; allowed: their YAML, key=value, or a command line")
+    return source
+
+
+def _is_yaml(loaded: Any) -> bool:
+    """An override with a colon in its value looks like a mapping, too."""
+    return isinstance(loaded, list) or (isinstance(loaded, dict) and not any("=" in str(key) for key in loaded))
 
 
 def _loaded(text: str) -> Any:
@@ -71,8 +80,6 @@ def _shell(file: Path, text: str, environment: Mapping[str, str]) -> Source:
             given += _override(word)
     if script.flow_line:
         notes.append(f"{file}, line {script.flow_line}: branches and loops are not followed; every line was read once")
-    if not given:
-        raise ConfigError(f"{file} has no key of veRL's or PSRL's; allowed: their YAML, key=value, or a command line")
     return Source(_resolved(given), tuple(notes))
 
 
@@ -98,36 +105,26 @@ def _override(word: Word) -> Iterator[Given]:
 
 def _value(text: str) -> Any:
     """As Hydra reads it: quotes, lists, mappings, numbers, true and null."""
-    if text == "":
-        return ""
+    if text in ("", "None"):
+        return None if text else ""
     if text.startswith("{"):
         text = re.sub(r"([\w'\"]):(?=[^\s/])", r"\1: ", text)
-    loaded = _loaded(text)
-    if isinstance(loaded, dict | list) and text[0] not in "{[":
-        return text  # `a: b`, `- a`: text that only looks like more
-    if loaded is None and text not in ("null", "~", "Null", "NULL"):
-        return None if text == "None" else text
-    return text if isinstance(loaded, str) and text[0] not in "'\"" else loaded
+    loaded = _loaded(held(text))
+    if isinstance(loaded, dict | list):
+        return released(loaded) if text[0] in "{[" else text  # `a: b` and `- a` only look like more
+    if isinstance(loaded, str) or (loaded is None and text not in ("null", "~", "Null", "NULL")):
+        return released(loaded) if text[0] in "'\"" else text
+    return loaded
 
 
 def _resolved(found: Iterator[Given] | list[Given]) -> tuple[Given, ...]:
     """With the values of other keys in the place of `${section.key}`; those of environment variables stay."""
-    given = list(found)
+    given = [one if one.value != MISSING else replace(one, value=None) for one in found]
     try:
-        whole = OmegaConf.create(nested({one.key: _kept(one.value) for one in given if not one.removes}))
+        whole = OmegaConf.create(nested({one.key: held(one.value) for one in given if not one.removes}))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key or 'a value'} cannot be read: {first_line(str(error))}") from error
     return tuple(leaf for one in given for leaf in _resolve(one, whole))
-
-
-ENVIRONMENT = re.compile(r"\$\{oc\.env:")
-HELD = "\N{SYMBOL FOR SUBSTITUTE}{oc.env:"
-
-
-def _kept(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_kept(one) for one in value]
-    return ENVIRONMENT.sub(HELD, value) if isinstance(value, str) else value
 
 
 def _resolve(one: Given, whole: Any) -> Iterator[Given]:
@@ -141,16 +138,10 @@ def _resolve(one: Given, whole: Any) -> Iterator[Given]:
         yield Given(one.key, None, one.line, f"{one.value}: {first_line(str(error))}")
         return
     for key, inner in leaves(plain, one.key):
-        yield Given(key, _released(inner), one.line)
+        yield Given(key, released(inner), one.line)
 
 
 def _refers(value: Any) -> bool:
     if isinstance(value, list):
         return any(_refers(one) for one in value)
-    return isinstance(value, str) and "${" in ENVIRONMENT.sub("", value)
-
-
-def _released(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_released(one) for one in value]
-    return value.replace(HELD, "${oc.env:") if isinstance(value, str) else value
+    return isinstance(value, str) and "${" in held(value)

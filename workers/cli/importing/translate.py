@@ -4,7 +4,7 @@ Promise: each key that was read has one line, and none is passed over in silence
 takes it; what does not fit is said, and our default stays.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,19 +46,21 @@ class _Offer:
     line: Line
 
 
-def translate(given: Sequence[Given]) -> Translation:
+def translate(given: Sequence[Given], ours: Mapping[str, Any]) -> Translation:
+    """`ours`: keys of ours, dotted, that win over what the file says."""
     removed, counting = _counting(given)
     known = {spelling(one.key): one.value for one in sorted(counting, key=lambda one: weight(one.key))}
-    known |= {one.key: one.value for one in implied(known)}
+    left_out = tuple(implied({**known, **ours}))
+    known |= {one.key: one.value for one in left_out}
     lines = [*removed]
     offers: list[_Offer] = []
-    for one in (*counting, *implied({spelling(one.key): one.value for one in counting})):
+    for one in (*counting, *left_out):
         line, offered = _one(one, known)
         if one.implied and offered and all(offer.value == target.default(offer.target) for offer in offered):
             continue
         lines.append(line)
         offers += offered
-    return _settled(lines, offers)
+    return _settled(lines, offers, ours)
 
 
 def _counting(given: Sequence[Given]) -> tuple[list[Line], list[Given]]:
@@ -85,13 +87,15 @@ def _one(given: Given, known: dict[str, Any]) -> tuple[Line, list[_Offer]]:
     if row.verdict is Verdict.NOT_NEEDED:
         return Line(given, row.verdict, row.why), []
     if row.switch is not None:
-        if row.switch.is_off({**known, row.key: given.value}):
+        if given.value is None or row.switch.is_off({**known, row.key: given.value}):
             return Line(given, Verdict.NOT_NEEDED, _why_off(given, row, row.switch)), []
         return Line(given, row.verdict, row.why), []
     return _with_targets(given, row, known)
 
 
 def _why_off(given: Given, row: Row, switch: Switch) -> str:
+    if given.value is None:
+        return "not set"
     if switch.key != row.key:
         return f"it counts only with {switch.key}, which is {'not set to that' if switch.on else 'off'}"
     return "it is always so here" if given.value else "it is off"
@@ -105,7 +109,7 @@ def _without_row(given: Given) -> tuple[Line, list[_Offer]]:
 
 
 def _with_targets(given: Given, row: Row, known: dict[str, Any]) -> tuple[Line, list[_Offer]]:
-    value = None if given.value == "???" else given.value
+    value = given.value
     if value is None and not _takes_null(row):
         return Line(given, Verdict.NOT_NEEDED, "not set"), []
     try:
@@ -143,19 +147,29 @@ def _fitted(key: str, value: Any) -> Any:
     return target.fitting(key, value)
 
 
-def _settled(lines: list[Line], offers: list[_Offer]) -> Translation:
+def _settled(lines: list[Line], offers: list[_Offer], ours: Mapping[str, Any]) -> Translation:
     """One value for each of our keys; the others are overruled, or say the same."""
-    done = Translation()
+    done = Translation(values={key: _if_it_fits(key, value) for key, value in ours.items()})
     overruled: dict[int, str] = {}
     for key in dict.fromkeys(offer.target for offer in offers):
         rivals = [offer for offer in offers if offer.target == key]
         best = max(rivals, key=lambda offer: offer.weight)
-        done.values[key], done.sources[key] = best.value, best.line
+        origin = "was given behind the file" if key in ours else f"comes from {best.line.given.key}"
+        if key not in ours:
+            done.values[key], done.sources[key] = best.value, best.line
         for offer in rivals:
-            if offer.value != best.value:
-                overruled[id(offer.line)] = f"{key}={best.value} comes from {best.line.given.key}"
+            if offer.value != done.values[key]:
+                overruled[id(offer.line)] = f"{key}={done.values[key]} {origin}"
     done.lines = [_overruled(line, overruled.get(id(line))) for line in lines]
     return done
+
+
+def _if_it_fits(key: str, value: Any) -> Any:
+    """Else as it was given: the check of the whole names the fault."""
+    try:
+        return target.fitting(key, value) if key in target.fields() else value
+    except ValueError:
+        return value
 
 
 def _overruled(line: Line, by: str | None) -> Line:

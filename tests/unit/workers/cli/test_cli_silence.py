@@ -33,7 +33,7 @@ COMMANDS = {
     "trajectory show": (("x", "0", "0"), POSTGRES),
     "train": (("{config}", "--no-up"), TEMPORAL),
 }
-SERVERLESS = {"up", "down", "config show", "config docs"}
+SERVERLESS = {"up", "down", "config show", "config docs", "config import"}
 INSIDES = ("tonic", "grpc", "psycopg.", "OperationalError", "RPCError", "Traceback", "connection failed", "Errno")
 
 

@@ -16,5 +16,5 @@ ROWS = (
         for kind in ("rollout", "async_rollout", "rollout_tq")
     ),
     *not_needed("there is no Ray", "ray_kwargs.*", "ray_init.*"),
-    *not_needed("Hydra's own", "hydra.*"),
+    *not_needed("Hydra's own", "hydra.*", "*._target_", "*._recursive_"),
 )

@@ -91,7 +91,7 @@ ROWS = (
         f"{HERE}task",
     ),
     not_supported(f"{HERE}enable_prefix_caching", "an engine without prefix caching", True),
-    not_supported(f"{HERE}engine_kwargs.*", "further options of vLLM"),
+    not_supported(f"{HERE}engine_kwargs.*", "further options of vLLM", False),
     not_supported(f"{HERE}engine_kwargs.vllm", "further options of vLLM"),
     not_supported(f"{HERE}engine_kwargs.sglang", "an engine other than vLLM"),
     not_supported(f"{HERE}engine_kwargs.trtllm", "an engine other than vLLM"),
@@ -100,9 +100,17 @@ ROWS = (
         f"{HERE}over_sample_rate", "use psrl.rollout_coordination.redundant_rollout, which counts in groups", 0
     ),
     *part(
-        Switch("actor_rollout_ref.model.mtp.enable", off=(False,)), "layers that predict several tokens", f"{HERE}mtp"
+        Switch("actor_rollout_ref.model.mtp.enable", off=(False,)),
+        "layers that predict several tokens",
+        f"{HERE}mtp",
+        f"{HERE}mtp.*",
     ),
-    *part(Switch("actor_rollout_ref.actor.qat.enable", off=(False,)), "training for quantisation", f"{HERE}qat"),
+    *part(
+        Switch("actor_rollout_ref.actor.qat.enable", off=(False,)),
+        "training for quantisation",
+        f"{HERE}qat",
+        f"{HERE}qat.*",
+    ),
     not_supported(f"{HERE}quantization", "a quantised engine", False),
     not_supported(f"{HERE}quantization_config_file", "a quantised engine"),
     *part(Switch(f"{HERE}quantization", off=(False,)), "a quantised engine", f"{HERE}use_block_quant_rollout"),
