@@ -96,7 +96,7 @@ def _about(field: FieldInfo) -> str:
 def _row(key: str, field: FieldInfo) -> str:
     meaning = " ".join((field.description or "").split())
     for kind in _enums(field.annotation):
-        values = "; ".join(f"`{value}`{': ' + about if about else ''}" for value, about in _values(kind))
+        values = "; ".join(f"`{value}`{': ' + about if about else ''}" for value, about in meanings(kind))
         meaning = f"{meaning} {values}".strip()
     cells = [f"`{key}`", _type(field.annotation) + _limits(field), f"`{_default(field)}`", meaning]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
@@ -143,7 +143,7 @@ def _enums(kind: Any) -> Iterator[type[StrEnum]]:
             yield one
 
 
-def _values(kind: type[StrEnum]) -> Iterator[tuple[str, str]]:
+def meanings(kind: type[StrEnum]) -> Iterator[tuple[str, str]]:
     """Each member with the text under it in the source."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)

@@ -51,8 +51,8 @@ def _in_order(lines: Sequence[Line]) -> list[Line]:
 
 def _line(line: Line, translation: Translation) -> str:
     given = line.given
-    where = f" (line {given.line})" if given.line and line.verdict in PLACED else ""
-    where = " (veRL's default)" if given.implied else where
+    places = {"veRL's default": given.implied, f"line {given.line}": given.line and line.verdict in PLACED}
+    where = "".join(f" ({place})" for place, told in places.items() if told)
     becomes = ""
     if line.verdict is Verdict.RENAMED:
         becomes = " -> " + ", ".join(f"{key}={written(translation.values.get(key))}" for key in line.targets)

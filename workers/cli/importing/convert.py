@@ -1,6 +1,6 @@
 """From a value of theirs to a value of ours. Each function makes a converter for a row of the table."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -13,7 +13,7 @@ def names(known: Mapping[Any, Any], otherwise: str = "") -> Converter:
 
     def convert(asked: Asked) -> Converted:
         value = asked.value
-        if value in known:
+        if isinstance(value, Hashable) and value in known:
             return Converted((known[value],), f"{value} is {known[value]} here")
         if otherwise:
             raise NotHere(otherwise)
@@ -68,18 +68,23 @@ def share_of(total: str) -> Converter:
     """A ratio of another key's value becomes a number."""
 
     def convert(asked: Asked) -> Converted:
-        try:
-            ratio = float(asked.value)
-        except (TypeError, ValueError):
-            raise NotHere("it is no number") from None
+        ratio, whole = _number(asked.value), _number(asked.others.get(total))
+        if ratio is None:
+            raise NotHere("it is no number")
         if ratio == 0:
             raise Nothing("0 is no warm-up")
-        whole = asked.others.get(total)
-        if not isinstance(whole, int) or whole < 1:
+        if whole is None or whole < 1:
             raise NotHere(f"a ratio of steps whose number is not known: {total} is not set; set the steps themselves")
-        return Converted((round(ratio * whole),), f"{asked.value} of {whole} steps")
+        return Converted((round(ratio * whole),), f"{asked.value} of {whole:g} steps")
 
     return convert
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def import_path(name_key: str) -> Converter:

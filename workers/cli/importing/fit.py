@@ -17,7 +17,8 @@ MICRO_BATCH = "actor.ppo_max_token_len_per_gpu"
 
 def fit(translation: Translation) -> list[str]:
     """Changes `translation`; returns what was added, for people."""
-    return [*_long_sequences_fit(translation), *_leave_out_what_does_nothing(translation)]
+    _leave_out_what_does_nothing(translation)
+    return _long_sequences_fit(translation)
 
 
 def _long_sequences_fit(translation: Translation) -> list[str]:
@@ -33,21 +34,17 @@ def _long_sequences_fit(translation: Translation) -> list[str]:
     return [f"{MICRO_BATCH}={need}: a micro-batch has to hold the longest sequence"]
 
 
-def _leave_out_what_does_nothing(translation: Translation) -> list[str]:
-    """A key that another one makes idle is refused here, while theirs is passed over."""
+def _leave_out_what_does_nothing(translation: Translation) -> None:
+    """A key that another one makes idle is refused here, while they pass it over. One of ours stays, to be refused."""
     try:
         config = _unchecked(nested(translation.values))
     except ValidationError:
-        return []  # told with every other fault
+        return  # told with every other fault
     for idle in idle_keys(config):
-        source = translation.sources.pop(idle.key, None)
-        if translation.values.pop(idle.key, None) is not None and source is not None:
-            said = f"it has no effect without {idle.needs}"
-            translation.lines = [
-                replace(line, verdict=Verdict.NOT_NEEDED, said=said) if line is source else line
-                for line in translation.lines
-            ]
-    return []
+        if source := translation.sources.pop(idle.key, None):
+            del translation.values[idle.key]
+            at, said = translation.lines.index(source), f"it has no effect without {idle.needs}"
+            translation.lines[at] = replace(source, verdict=Verdict.NOT_NEEDED, said=said)
 
 
 def _unchecked(values: dict[str, Any]) -> RunConfig:

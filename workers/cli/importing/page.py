@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ..config_docs import meanings
 from .row import Row, Verdict
 from .table import SECTIONS
 from .write import written
@@ -38,19 +39,10 @@ writes ours, with the origin of each value beside it, and says one line about ea
 - **Exit status**: 0 if `psrl train` would take the result as it is, 1 if something has to be added, which it names.
 - **The reward function has to be named.** veRL has scorers of its own, which it chooses by the data source.
 """
-ABOUT: dict[Verdict, str] = {
-    Verdict.TAKEN: "the same key with the same meaning",
-    Verdict.RENAMED: "another key of ours, where necessary with a converted value",
-    Verdict.NOT_NEEDED: "the result is the same without it; the reason follows",
-    Verdict.CONFLICT: "another key says something else about the same thing, and counts",
-    Verdict.NOT_SUPPORTED: "the run will differ in this",
-    Verdict.UNKNOWN: "neither veRL's, nor PSRL's, nor ours; the nearest key is named",
-    Verdict.UNREADABLE: "its value is known only where the script runs",
-}
 
 
 def document() -> str:
-    verdicts = "\n".join(f"| {verdict} | {ABOUT[verdict]} |" for verdict in Verdict)
+    verdicts = "\n".join(f"| {verdict} | {meaning} |" for verdict, meaning in meanings(Verdict))
     parts = [INTRODUCTION.format(verdicts=verdicts)]
     for heading, rows in SECTIONS.items():
         parts.append(f"\n## {heading}\n\n| theirs | what becomes of it | |\n|---|---|---|")

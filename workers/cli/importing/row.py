@@ -24,7 +24,7 @@ class Verdict(StrEnum):
     NOT_SUPPORTED = "not supported yet"
     """The run will differ in this."""
     UNKNOWN = "unknown"
-    """Neither veRL's, nor PSRL's, nor ours."""
+    """Neither veRL's, nor PSRL's, nor ours; the nearest key is named."""
     UNREADABLE = "not readable"
     """Its value is known only where the script runs."""
 
@@ -84,6 +84,8 @@ class Row:
     targets: tuple[str, ...] = ()
     convert: Converter | None = None
     switch: Switch | None = None
+    off_means: str = ""
+    """Why a value that the switch has for off asks for nothing, where that is not plain."""
     weak: bool = False
     """Where another key says something else about the same thing, that one counts."""
 
@@ -100,9 +102,9 @@ def not_needed(why: str, *keys: str) -> tuple[Row, ...]:
     return tuple(Row(key, Verdict.NOT_NEEDED, why) for key in keys)
 
 
-def not_supported(key: str, what: str, *off: Any) -> Row:
+def not_supported(key: str, what: str, *off: Any, off_means: str = "") -> Row:
     """`off`: values that ask for nothing, beside null."""
-    return Row(key, Verdict.NOT_SUPPORTED, what, switch=Switch(key, off))
+    return Row(key, Verdict.NOT_SUPPORTED, what, switch=Switch(key, off), off_means=off_means)
 
 
 def part(switch: Switch, what: str, *keys: str) -> tuple[Row, ...]:

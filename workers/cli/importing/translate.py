@@ -10,7 +10,7 @@ from typing import Any
 
 from ....schemas.errors import nearest
 from . import target
-from .given import Given, leaves
+from .given import Given
 from .implied import implied
 from .name import spelling, weight
 from .row import Asked, Converted, NotHere, Nothing, Row, Switch, Verdict
@@ -50,7 +50,8 @@ def translate(given: Sequence[Given], ours: Mapping[str, Any]) -> Translation:
     """`ours`: keys of ours, dotted, that win over what the file says."""
     removed, counting = _counting(given)
     known = {spelling(one.key): one.value for one in sorted(counting, key=lambda one: weight(one.key))}
-    left_out = tuple(implied({**known, **ours}))
+    known |= ours
+    left_out = tuple(implied(known))
     known |= {one.key: one.value for one in left_out}
     lines = [*removed]
     offers: list[_Offer] = []
@@ -98,7 +99,7 @@ def _why_off(given: Given, row: Row, switch: Switch) -> str:
         return "not set"
     if switch.key != row.key:
         return f"it counts only with {switch.key}, which is {'not set to that' if switch.on else 'off'}"
-    return "it is always so here" if given.value else "it is off"
+    return row.off_means or ("it is always so here" if given.value else "it is off")
 
 
 def _without_row(given: Given) -> tuple[Line, list[_Offer]]:
@@ -139,10 +140,8 @@ def _takes_null(row: Row) -> bool:
 
 def _fitted(key: str, value: Any) -> Any:
     """A variable of the environment is known only when a run starts; a text may hold its name until then."""
-    texts = (
-        [one for _, one in leaves(value)] if isinstance(value, dict) else value if isinstance(value, list) else [value]
-    )
-    if any(isinstance(one, str) and "${oc.env:" in one for one in texts) and not target.is_text(key):
+    texts = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+    if any("${oc.env:" in one for one in texts) and not target.is_text(key):
         raise ValueError(f"{value} is not set in the environment")
     return target.fitting(key, value)
 

@@ -220,6 +220,13 @@ def test_paths_become_absolute_because_workers_live_elsewhere(
     assert parsed.data.val_files == (str(tmp_path / "v.jsonl"),)
 
 
+def test_a_path_may_begin_with_a_tilde(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    _, parsed = read_config(config, ["data.train_files=~/train.jsonl", "model.path=$HOME/model"])
+    assert parsed.data.train_files == (str(tmp_path / "train.jsonl"),)
+    assert parsed.model.path == str(tmp_path / "model")
+
+
 def test_every_key_is_documented_with_a_meaning() -> None:
     text = document()
     for section, field in RunConfig.model_fields.items():

@@ -19,7 +19,12 @@ ROWS = (
     *not_needed(
         "prompts are read by one process", "data.filter_overlong_prompts_workers", "data.dataloader_num_workers"
     ),
-    not_supported("data.truncation", "cutting prompts that are too long; they are skipped", "error"),
+    not_supported(
+        "data.truncation",
+        "cutting prompts that are too long",
+        "error",
+        off_means="prompts that are too long are always skipped, and counted",
+    ),
     *not_needed("groups are drawn one by one, and each that is filtered is replaced by another", "data.gen_batch_size"),
     *not_needed("validation prompts are spread over the instances one by one", "data.val_batch_size"),
     *not_needed("the order of validation makes no difference", "data.validation_shuffle"),

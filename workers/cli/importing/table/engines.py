@@ -11,7 +11,13 @@ NUMBERS = names({"bfloat16": "bf16", "float32": "fp32"})
 
 ROWS = (
     same("model_engine"),
-    not_supported(f"{HERE}strategy", "training with a library other than PyTorch itself", "fsdp", "fsdp2"),
+    not_supported(
+        f"{HERE}strategy",
+        "training with a library other than PyTorch itself",
+        "fsdp",
+        "fsdp2",
+        off_means="one process holds the whole model",
+    ),
     *(
         row
         for key, name in OTHERS.items()

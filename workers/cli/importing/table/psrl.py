@@ -59,8 +59,18 @@ ROWS = (
     *not_needed(
         "a group that fails is replaced by a fresh prompt, and counted", "psrl.agentic_rl.manager_retry_on_error"
     ),
-    not_supported("psrl.agentic_rl.thinking_template", "sessions of several turns", "multi_traj"),
-    not_supported("psrl.agentic_rl.batch_agg_mode", "sessions of several turns", "trajectory"),
+    not_supported(
+        "psrl.agentic_rl.thinking_template",
+        "sessions of several turns",
+        "multi_traj",
+        off_means="a trajectory has one turn",
+    ),
+    not_supported(
+        "psrl.agentic_rl.batch_agg_mode",
+        "sessions of several turns",
+        "trajectory",
+        off_means="a trajectory has one turn",
+    ),
     *not_needed("engines always give the log-probs of what they sample", "psrl.log_prob.*"),
     *part(RDMA, "weights over RDMA", "psrl.nixl.*"),
     *not_needed("every engine maps the same files of a version", "psrl.broadcast_init.*"),

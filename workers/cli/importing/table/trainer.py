@@ -14,10 +14,11 @@ ROWS = (
     *not_needed("the run has its name from `psrl train --run NAME`", "trainer.experiment_name"),
     not_supported(
         "trainer.logger",
-        "wandb and the like: `psrl report` has every number, and writes TensorBoard's files",
+        "wandb and the like; `psrl report` has every number, and writes TensorBoard's files",
         "console",
         "tensorboard",
         "file",
+        off_means="`psrl report` has every number, and writes TensorBoard's files",
     ),
     *not_needed(
         "answers are in the store: `psrl trajectory show`",

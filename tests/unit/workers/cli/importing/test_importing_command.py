@@ -110,6 +110,12 @@ def test_a_key_that_another_makes_idle_is_left_out_and_said(here: Path) -> None:
     assert "not needed here   algorithm.filter_groups.metric=acc: it has no effect without psrl.group" in result.stdout
 
 
+def test_a_key_of_ours_that_is_idle_is_refused_as_everywhere(here: Path) -> None:
+    result = imported(GRPO, "reward.function=a:b", "data.seed=7")
+    assert result.exit_code == 1
+    assert "to do: data.seed=7 has no effect; allowed: together with data.shuffle=true" in result.stderr
+
+
 def test_a_micro_batch_grows_to_hold_a_sequence(here: Path) -> None:
     result = imported(GRPO, "--out", "run.yaml")
     assert (

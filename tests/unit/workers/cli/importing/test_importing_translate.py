@@ -124,7 +124,7 @@ def test_megatrons_base_configuration_asks_for_megatron() -> None:
             "trainer.total_epochs: input should be a valid integer",
         ),
         (["trainer.total_epochs=$(nproc)"], Verdict.UNREADABLE, "$(nproc)"),
-        (["trainer.logger=[console,tensorboard]"], Verdict.NOT_NEEDED, "it is always so here"),
+        (["trainer.logger=[console,tensorboard]"], Verdict.NOT_NEEDED, "`psrl report` has every number"),
         (["trainer.logger=[console,wandb]"], Verdict.NOT_SUPPORTED, "wandb and the like"),
         (["data.reward_model_dicts.0.reward_fn=f"], Verdict.NOT_SUPPORTED, "several rewards"),
         (["psrl.flush_tokens=64"], Verdict.TAKEN, ""),
@@ -179,6 +179,18 @@ def test_ours_win_over_the_file() -> None:
     translation = translated("psrl.rollout_n=8", ours={"psrl.rollout_n": "4"})
     assert translation.values["psrl.rollout_n"] == 4
     assert line(translation, "psrl.rollout_n").said == "psrl.rollout_n=4 was given behind the file"
+
+
+def test_what_ours_say_counts_for_what_the_file_says_of_it() -> None:
+    ratio = "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1"
+    assert translated(ratio, ours={"trainer.total_training_steps": 200}).values["actor.optim.lr_warmup_steps"] == 20
+
+
+@pytest.mark.parametrize("key", ["psrl.ps_mode", "actor_rollout_ref.rollout.dtype", "trainer.save_freq", "data.seed"])
+@pytest.mark.parametrize("value", ["[a,b]", "{a:1}", "[[1]]", "x"])
+def test_a_value_of_a_kind_that_nobody_expects_is_told(key: str, value: str) -> None:
+    verdicts = {one.verdict for one in translated(f"{key}={value}").lines if one.given.key.startswith(key)}
+    assert verdicts <= {Verdict.NOT_SUPPORTED, Verdict.UNKNOWN}
 
 
 def test_a_key_that_is_taken_out_is_as_if_it_had_not_been_there() -> None:
