@@ -81,12 +81,12 @@ def _counting(given: Sequence[Given]) -> tuple[list[Line], list[Given]]:
 
 def _one(given: Given, known: dict[str, Any]) -> tuple[Line, list[_Offer]]:
     row = find(spelling(given.key))
-    if given.hidden:
-        return Line(given, Verdict.UNREADABLE, given.hidden), []
     if row is None:
         return _without_row(given)
-    if row.verdict is Verdict.NOT_NEEDED:
+    if row.verdict is Verdict.NOT_NEEDED:  # whatever its value
         return Line(given, row.verdict, row.why), []
+    if given.hidden:
+        return Line(given, Verdict.UNREADABLE, given.hidden), []
     if row.switch is not None:
         if given.value is None or row.switch.is_off({**known, row.key: given.value}):
             return Line(given, Verdict.NOT_NEEDED, _why_off(given, row, row.switch)), []
@@ -103,7 +103,7 @@ def _why_off(given: Given, row: Row, switch: Switch) -> str:
 
 
 def _without_row(given: Given) -> tuple[Line, list[_Offer]]:
-    if given.key in target.fields():
+    if given.key in target.fields() and not given.hidden:
         row = Row(given.key, Verdict.TAKEN, "", (given.key,))
         return _with_targets(given, row, {})
     return Line(given, Verdict.UNKNOWN, f"neither veRL's nor PSRL's{nearest(given.key, known_keys())}"), []

@@ -18,11 +18,7 @@ ROWS = (
         "fsdp2",
         off_means="one process holds the whole model",
     ),
-    *(
-        row
-        for key, name in OTHERS.items()
-        for row in part(Switch(f"{HERE}strategy", on=(key,)), f"training with {name}", f"{HERE}{key}.*")
-    ),
+    *(not_supported(f"{HERE}{key}.*", f"training with {name}") for key, name in OTHERS.items()),
     *(
         renamed(f"{FSDP}{key}", "actor.precision", why="`bfloat16` becomes `bf16`, `float32` `fp32`", convert=NUMBERS)
         for key in ("dtype", "mixed_precision.param_dtype")

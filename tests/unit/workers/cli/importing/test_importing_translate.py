@@ -124,6 +124,8 @@ def test_megatrons_base_configuration_asks_for_megatron() -> None:
             "trainer.total_epochs: input should be a valid integer",
         ),
         (["trainer.total_epochs=$(nproc)"], Verdict.UNREADABLE, "$(nproc)"),
+        (["trainer.experiment_name=$(date)"], Verdict.NOT_NEEDED, "`psrl train --run NAME`"),
+        (["actor_rollout_ref.actor.megatron.seed=42"], Verdict.NOT_SUPPORTED, "training with Megatron"),
         (["trainer.logger=[console,tensorboard]"], Verdict.NOT_NEEDED, "`psrl report` has every number"),
         (["trainer.logger=[console,wandb]"], Verdict.NOT_SUPPORTED, "wandb and the like"),
         (["data.reward_model_dicts.0.reward_fn=f"], Verdict.NOT_SUPPORTED, "several rewards"),
