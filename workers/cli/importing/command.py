@@ -9,11 +9,11 @@ from pathlib import Path
 from ....schemas.config import merge, parse_config
 from ....schemas.errors import ConfigError
 from .fit import fit
-from .given import leaves, nested
+from .given import leaves, nested, written
 from .reading import read
 from .row import Verdict
 from .translate import Line, Translation, repeated, translate
-from .write import as_yaml, shown, written
+from .write import as_yaml, shown
 
 PLACED = (Verdict.CONFLICT, Verdict.UNKNOWN, Verdict.UNREADABLE)
 """What has to be looked up in the file."""

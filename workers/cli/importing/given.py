@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from yaml import safe_dump
+
 
 @dataclass(frozen=True)
 class Given:
@@ -23,6 +25,11 @@ class Source:
     given: tuple[Given, ...]
     notes: tuple[str, ...] = ()
     """What a person should know about how it was read."""
+
+
+def written(value: Any) -> str:
+    """As YAML has it, on one line."""
+    return str(safe_dump(value, default_flow_style=True, width=float("inf"))).removesuffix("...\n").strip()
 
 
 def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..config_docs import meanings
+from .given import written
 from .row import Row, Verdict
 from .table import SECTIONS
-from .write import written
 
 INTRODUCTION = """# Coming from veRL or PSRL
 

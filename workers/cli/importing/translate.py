@@ -10,7 +10,7 @@ from typing import Any
 
 from ....schemas.errors import nearest
 from . import target
-from .given import Given
+from .given import Given, written
 from .implied import implied
 from .name import spelling, weight
 from .row import Asked, Converted, NotHere, Nothing, Row, Switch, Verdict
@@ -158,7 +158,7 @@ def _settled(lines: list[Line], offers: list[_Offer], ours: Mapping[str, Any]) -
             done.values[key], done.sources[key] = best.value, best.line
         for offer in rivals:
             if offer.value != done.values[key]:
-                overruled[id(offer.line)] = f"{key}={done.values[key]} {origin}"
+                overruled[id(offer.line)] = f"{key}={written(done.values[key])} {origin}"
     done.lines = [_overruled(line, overruled.get(id(line))) for line in lines]
     return done
 
@@ -181,5 +181,6 @@ def repeated(given: Sequence[Given]) -> Iterator[str]:
     for one in given:
         before = first.get(one.key)
         if before is not None and not one.removes and before.value != one.value:
-            yield f"{one.key} is given on lines {before.line} and {one.line}: {one.value} counts, not {before.value}"
+            counts = f"{written(one.value)} counts, not {written(before.value)}"
+            yield f"{one.key} is given on lines {before.line} and {one.line}: {counts}"
         first[one.key] = one

@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from yaml import safe_dump
-
-from .given import Given, nested
+from .given import Given, nested, written
 from .row import Verdict
 from .target import fields
 from .translate import Line, Translation
@@ -45,11 +43,6 @@ def _origin(key: str, line: Line | None) -> str:
     if line is None or line.given.key == key:
         return ""
     return f"  # {line.given.key}" + (", veRL's default" if line.given.implied else "")
-
-
-def written(value: Any) -> str:
-    """As YAML has it, on one line."""
-    return str(safe_dump(value, default_flow_style=True, width=float("inf"))).removesuffix("...\n").strip()
 
 
 def shown(given: Given) -> str:
