@@ -17,10 +17,10 @@ $ psrl config import run_grpo.sh --out run.yaml reward.function=my_rewards:score
 $ psrl train run.yaml
 ```
 
-`psrl config import` reads the shell script as it is, a list of `key=value`, a YAML file, or `-` for what is pasted. It
-writes ours, with the origin of each value beside it, and says one line about each key of theirs:
+`psrl config import` reads a shell script as it is, a list of `key=value`, a YAML file, or, for `-`, what is pasted. It
+writes our YAML with the origin of each value beside it, and prints one line for each of their keys:
 
-| it says | meaning |
+| it prints | meaning |
 |---|---|
 {verdicts}
 
@@ -28,14 +28,14 @@ writes ours, with the origin of each value beside it, and says one line about ea
   with `defaults`, says only what differs from veRL's defaults; where those differ from ours and change the result, they
   are written too, and marked.
 - **A script is read, not run.** Variables that it sets, arithmetic, quotes, arrays and continued lines are followed;
-  branches, loops and `$(...)` are not, and it says so. A variable that nobody has set stays `${{oc.env:NAME}}`, which
-  `psrl train` asks for.
+  branches, loops and `$(...)` are not, and it says so. A variable that is set nowhere stays `${{oc.env:NAME}}`, which
+  `psrl train` resolves.
 - **Overrides** are Hydra's: `key=value`, `+key=value`, `++key=value`, `~key`. Keys of ours behind the file's name win
   over everything, and are written.
 - **The clusters of PSRL** are one: `train_actor_rollout_ref` and `gen_actor_rollout_ref` are read as
   `actor_rollout_ref`. Where they disagree about sampling, the generation cluster counts; about anything else, the
   training cluster.
-- **Two keys for one thing** that disagree: PSRL's own key counts before veRL's, and the other is said to be overruled.
+- **Two keys that disagree** about one thing: PSRL's own counts before veRL's, and the other is reported as overruled.
 - **Exit status**: 0 if `psrl train` would take the result as it is, 1 if something has to be added, which it names.
 - **The reward function has to be named.** veRL has scorers of its own, which it chooses by the data source.
 """
