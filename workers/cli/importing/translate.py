@@ -106,7 +106,7 @@ def _without_row(given: Given) -> tuple[Line, list[_Offer]]:
     if given.key in target.fields() and not given.hidden:
         row = Row(given.key, Verdict.TAKEN, "", (given.key,))
         return _with_targets(given, row, {})
-    return Line(given, Verdict.UNKNOWN, f"neither veRL's nor PSRL's{nearest(given.key, known_keys())}"), []
+    return Line(given, Verdict.UNKNOWN, f"neither veRL's nor PSRL's{nearest(spelling(given.key), known_keys())}"), []
 
 
 def _with_targets(given: Given, row: Row, known: dict[str, Any]) -> tuple[Line, list[_Offer]]:

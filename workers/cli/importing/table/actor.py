@@ -120,9 +120,11 @@ ROWS = (
     *not_needed(
         "a checkpoint has all that is needed to continue, and plain transformers loads it", f"{HERE}checkpoint.*"
     ),
-    *not_needed("it makes no difference to the result", f"{HERE}use_torch_compile", f"{HERE}use_fused_kernels"),
     *not_needed(
-        "it makes no difference to the result",
+        "a matter of speed and memory, not of the result", f"{HERE}use_torch_compile", f"{HERE}use_fused_kernels"
+    ),
+    *not_needed(
+        "a matter of speed and memory, not of the result",
         *(f"{HERE}entropy_{key}" for key in ("checkpointing", "from_logits_chunk_size", "from_logits_with_chunking")),
         f"{HERE}use_remove_padding",
     ),

@@ -50,7 +50,7 @@ ROWS = (
     *part(LORA_OF_MEGATRON, "LoRA", f"{HERE}lora.*"),
     *part(Switch(f"{HERE}mtp.enable", off=(False,)), "layers that predict several tokens", f"{HERE}mtp.*"),
     *not_needed(
-        "it makes no difference to the result",
+        "a matter of speed and memory, not of the result",
         *(f"{HERE}{key}" for key in ("use_remove_padding", "use_liger", "use_fused_kernels", "fused_kernel_options.*")),
         *(f"{HERE}{key}" for key in ("fused_kernel_options", "tiled_mlp.*", "use_shm")),
     ),

@@ -117,6 +117,7 @@ def test_megatrons_base_configuration_asks_for_megatron() -> None:
         (["psrl.lmcache.disk_path=null", "psrl.lmcache.enable=True"], Verdict.NOT_NEEDED, "not set"),
         (["data.seed=null"], Verdict.NOT_NEEDED, "not set"),
         (["trainer.totl_epochs=3"], Verdict.UNKNOWN, "(did you mean 'trainer.total_epochs'?)"),
+        ([f"gen_{ROLLOUT}.temprature=1"], Verdict.UNKNOWN, f"(did you mean '{ROLLOUT}.temperature'?)"),
         (["algorithm.adv_estimator=gae"], Verdict.NOT_SUPPORTED, "input should be 'grpo' or 'rloo'"),
         (
             ["trainer.total_epochs=three"],
