@@ -41,11 +41,19 @@ def read_yaml(file: Path, text: str) -> tuple[dict[str, Any], dict[str, Place]]:
         places = dict(_places(file, root, "", ()))
         values: dict[Any, Any] = loader.construct_document(root)
     except MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"configuration {file}{line} cannot be read: {error.problem}") from error
+        raise ConfigError(f"configuration {file}{_fault(error, text)}") from error
     except (YAMLError, ValueError, OverflowError) as error:
         raise ConfigError(f"configuration {file} cannot be read: {one_line(error)}") from error
     return {str(key): value for key, value in values.items()}, places
+
+
+def _fault(error: MarkedYAMLError, text: str) -> str:
+    if error.problem_mark is None:
+        return f" cannot be read: {error.problem}"
+    line = error.problem_mark.line
+    written = text.splitlines()[line] if line < len(text.splitlines()) else ""
+    advice = "; inside { } and [ ] a value that has ${...} needs quotes" if "${" in written else ""
+    return f", line {line + 1} cannot be read: {error.problem}{advice}"
 
 
 def _places(file: Path, node: MappingNode, above: str, within: tuple[Node, ...]) -> Iterator[tuple[str, Place]]:

@@ -148,6 +148,16 @@ def test_yaml_that_is_none_is_named_with_its_line(here: Path) -> None:
     assert "must be a mapping of sections, not 'psrl'" in refusal("psrl")
 
 
+def test_a_section_may_be_empty(here: Path) -> None:
+    assert loaded(LEAST + "trainer:\n  # seed: 3\nactor:\n  optim:\n").trainer.seed == 0
+    assert loaded(LEAST, "trainer=null").trainer.seed == 0
+
+
+def test_advice_for_what_people_write_into_yaml(here: Path) -> None:
+    assert "unknown key 'trainer.seed' ('seed' is written below 'trainer', indented)" in refusal("trainer.seed: 1")
+    assert "inside { } and [ ] a value that has ${...} needs quotes" in refusal(LEAST + "trainer: {seed: ${SEED:-9}}")
+
+
 def test_a_file_may_include_others_and_wins_over_them(here: Path) -> None:
     Path("shared").mkdir()
     Path("shared/model.yaml").write_text("include: ../deep.yaml\nmodel: {path: m}\ntrainer: {seed: 1, save_freq: 1}\n")
