@@ -15,6 +15,8 @@ from psrl.workers.cli.importing.row import Asked, Converted, NotHere, Nothing, R
 from psrl.workers.cli.importing.table import SECTIONS, find, known_keys
 
 KEYS = Path(__file__).parent / "keys"
+"""`psrl_reference.txt`: the keys of PSRL's configuration reference. `psrl_defaults.yaml`: its defaults. `verl.txt`: the
+keys of every trainer of veRL 0.4.1, 0.5.0, 0.7.0 and 0.9.1."""
 ROOT = Path(__file__).parents[5]
 ROWS = [row for rows in SECTIONS.values() for row in rows]
 
