@@ -15,7 +15,7 @@ from transformers import Qwen2ForCausalLM
 from psrl.schemas.messages.rollout import InstanceState, SegmentEnd
 from psrl.schemas.stack import Stack
 from tests.e2e.test_rollout_orphans import probe_of, spec_of
-from tests.support.rollout import add_group, call, ids_of, stored_segments, until
+from tests.support.rollout import add_group, call, ids_of, stored_segments, until, with_engine
 from tests.support.rollout_process import Site, end, open_site
 from tests.support.tiny_model import make_tiny_model
 
@@ -37,9 +37,8 @@ def engine_processes(pid: int) -> list[psutil.Process]:
     return [child for child in children if "resource_tracker" not in " ".join(child.cmdline())]
 
 
-@pytest.mark.nightly  # Not yet adapted to calls that answer with the failures of their turns.
 @pytest.mark.parametrize(
-    ("fault", "reason"), [(signal.SIGKILL, "the engine is dead"), (signal.SIGSTOP, "the engine is stuck")]
+    ("fault", "reason"), [(signal.SIGKILL, "the engine died"), (signal.SIGSTOP, "the engine is stuck")]
 )
 async def test_an_engine_process_that_is_killed_or_frozen_is_replaced(
     site: Site, tmp_path: Path, fault: signal.Signals, reason: str
@@ -50,9 +49,9 @@ async def test_an_engine_process_that_is_killed_or_frozen_is_replaced(
     await site.publish(0, tensors, probe_of(model))
     instance = site.instance()
     host = site.start_host(instance)
-    limits = {"max_model_len": CONTEXT, "flush_tokens": 8, "stall_timeout_s": STALL_S, "kv_cache_bytes": 64 << 20}
+    spec = with_engine(spec_of(folder), stall_timeout_s=STALL_S, kv_cache_gb=0.064)
     try:
-        await site.drive(instance, spec_of(folder).model_copy(update=limits))
+        await site.drive(instance, spec.model_copy(update={"context_tokens": CONTEXT, "flush_tokens": 8}))
         served = await site.serving(instance, 0)
         # Greedy: this model then repeats itself and never samples its stop token.
         lost = await site.generate(instance, call(max_tokens=CONTEXT - 100, top_k=1))

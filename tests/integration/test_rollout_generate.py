@@ -496,7 +496,7 @@ async def test_a_lease_is_returned_in_time_and_fails_when_the_engine_dies(bench:
     task = asyncio.create_task(environment.run(activities(bench).hold_engine, command))
     await beats.get()
     await bench.engine.die()
-    with pytest.raises(ApplicationError, match="the engine is dead") as caught:
+    with pytest.raises(ApplicationError, match="the engine died") as caught:
         await asyncio.wait_for(task, 60)
     assert (caught.value.type, caught.value.non_retryable) == ("EngineUnavailable", False)
 

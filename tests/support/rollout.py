@@ -41,8 +41,9 @@ SPEC = EngineSpec(
 
 
 def with_engine(spec: EngineSpec, **options: Any) -> EngineSpec:
-    """The same with other keys of `rollout.*`."""
-    return spec.model_copy(update={"rollout": spec.rollout.model_copy(update=options)})
+    """The same with other keys of `rollout.*`; one that does not exist is refused."""
+    rollout = RolloutSection.model_validate({**spec.rollout.model_dump(), **options})
+    return spec.model_copy(update={"rollout": rollout})
 
 
 class ScriptedWeights:

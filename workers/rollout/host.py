@@ -82,7 +82,7 @@ class Host:
         if self._tenancy.spec.run_id != run_id:
             raise EngineUnavailable(f"{self.instance} serves run {self._tenancy.spec.run_id}, not {run_id}")
         if self._life.state is InstanceState.LOST or not self._engine.alive():
-            reason = self._lost or "the engine is dead"
+            reason = self._lost or "the engine died"
             raise EngineUnavailable(f"{self.instance}: {reason}; start_engine makes a new one")
         return self._engine
 

@@ -247,7 +247,7 @@ async def test_an_engine_that_cannot_be_trusted_is_made_anew(
 async def test_a_death_is_noticed_and_repaired_by_a_start(host: Host, engines: list[ScriptedEngine]) -> None:
     await serve(host, 1)
     await engines[0].die()
-    with pytest.raises(EngineUnavailable, match="the engine is dead"):
+    with pytest.raises(EngineUnavailable, match="the engine died"):
         host.renew_lease(RUN)
     host.notice_death()
     assert seen(host) == (InstanceState.LOST, -1)
