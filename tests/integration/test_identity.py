@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -29,6 +29,7 @@ from psrl.workers.identity import namespace_id
 from psrl.workers.process import connect_to
 from psrl.workers.stack import parts, ready
 from tests.support.child import spawn, stop
+from tests.support.rollout import until
 from tests.support.temporal import TemporalServer
 
 pytestmark = pytest.mark.integration
@@ -94,58 +95,52 @@ async def identified(stack: Stack, server: TemporalServer) -> Stack:
     return stack.model_copy(update={"temporal_address": server.address, "temporal_id": found})
 
 
-async def test_an_activity_of_another_stacks_server_is_not_begun(
-    stack: Stack, servers: tuple[TemporalServer, TemporalServer]
+async def activity_handed_out(client: Client, names: list[str]) -> bool:
+    """Our worker has one of the activities."""
+    for name in names:
+        described = await client.get_workflow_handle(name).describe()
+        for call in described.raw_description.pending_activities:
+            if call.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED:
+                return True
+    return False
+
+
+async def workflow_refused(client: Client, names: list[str]) -> bool:
+    """Our worker had a task of one of the workflows."""
+    histories = [await client.get_workflow_handle(name).fetch_history() for name in names]
+    kinds = {event.event_type for history in histories for event in history.events}
+    assert EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED not in kinds
+    return not kinds.isdisjoint(REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("activities", "handed_out"), [(True, activity_handed_out), (False, workflow_refused)], ids=["activity", "workflow"]
+)
+async def test_a_task_of_another_stacks_server_is_not_begun(
+    stack: Stack,
+    servers: tuple[TemporalServer, TemporalServer],
+    activities: bool,
+    handed_out: Callable[[Client, list[str]], Awaitable[bool]],
 ) -> None:
+    """Our worker takes the one kind of task and theirs the other."""
     ours, theirs = servers
     await asyncio.to_thread(ours.start)
     foreign: asyncio.Future[NotOurs] = asyncio.get_running_loop().create_future()
     client = await connect_to(await identified(stack, ours), on_foreign=foreign.set_result)
     hands, others = Hands("ours"), Hands("theirs")
-    async with worker(client, hands):
+    async with worker(client, hands if activities else None, workflows=not activities):
         ours.kill()
         await asyncio.to_thread(theirs.start)
         their_client = await theirs.connect()
-        async with worker(their_client, workflows=True):
+        async with worker(their_client, None if activities else others, workflows=activities):
             names = [await start(their_client) for _ in range(10)]
             assert "is the Temporal of another stack" in str(await asyncio.wait_for(foreign, 30))
-            await _handed_out(their_client, names)
+            await until(lambda: handed_out(their_client, names))
     # What our process had been handed is given to their own worker when our process has ended.
     async with worker(their_client, others, workflows=True):
         for name in names:
             assert await their_client.get_workflow_handle(name).result() == "theirs"
     assert hands.done == []
-
-
-async def test_a_workflow_of_another_stacks_server_is_not_begun(
-    stack: Stack, servers: tuple[TemporalServer, TemporalServer]
-) -> None:
-    ours, theirs = servers
-    await asyncio.to_thread(ours.start)
-    foreign: asyncio.Future[NotOurs] = asyncio.get_running_loop().create_future()
-    client = await connect_to(await identified(stack, ours), on_foreign=foreign.set_result)
-    async with worker(client, workflows=True):
-        ours.kill()
-        await asyncio.to_thread(theirs.start)
-        their_client = await theirs.connect()
-        handle = their_client.get_workflow_handle(await start(their_client))
-        await asyncio.wait_for(foreign, 30)
-        async for event in handle.fetch_history_events(wait_new_event=True):
-            assert event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
-            if event.event_type in REFUSED:
-                break  # our worker was handed the task and did not begin it
-
-
-async def _handed_out(client: Client, names: list[str]) -> None:
-    """Until a worker has taken one of the activities."""
-    async with asyncio.timeout(30):
-        while True:
-            for name in names:
-                described = await client.get_workflow_handle(name).describe()
-                for call in described.raw_description.pending_activities:
-                    if call.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED:
-                        return
-            await asyncio.sleep(0.05)
 
 
 async def test_a_worker_whose_own_server_comes_back_works_on(

@@ -10,7 +10,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner
 
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId
 from psrl.schemas.messages.rewards import Score, ScoreOutcome
-from psrl.schemas.messages.run import RunPhase, RunResult, StartRun
+from psrl.schemas.messages.run import RunPhase, RunResult, StartRun, Wait
 from psrl.workflows.calls import settings
 from psrl.workflows.run.training_run import TrainingRun
 from tests.support.scripted_parts import ScriptedParts, minimal_config
@@ -98,7 +98,9 @@ def frequent_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("frequent_sweeps")
-async def test_a_paused_run_continues_as_new_and_stays_paused(client: Client, run_id: str) -> None:
+@pytest.mark.parametrize("paused", [True, False])
+async def test_a_run_that_waits_continues_as_new_as_it_is(client: Client, run_id: str, paused: bool) -> None:
+    """With its pause, its groups and their deadlines."""
     parts = NeverScored()
     config = minimal_config(deployment={"n_rollout_instances": 1})
     async with parts.workers(client, workflow_runner=UnsandboxedWorkflowRunner()):
@@ -106,33 +108,31 @@ async def test_a_paused_run_continues_as_new_and_stays_paused(client: Client, ru
             TrainingRun.run, StartRun(config=config), id=run_id, task_queue=ORCHESTRATOR_QUEUE
         )
         await parts.scoring.wait()
-        await run.signal(TrainingRun.pause)
+        before = await settled(run)
+        assert "group 000000" in before.otherwise
+        if paused:
+            await run.signal(TrainingRun.pause)
         await executions_reach(client, run_id, 3)
         status = await run.query(TrainingRun.status)
-        assert (status.phase, status.step, status.live_groups) == (RunPhase.PAUSED, 0, 4)
+        phase = RunPhase.PAUSED if paused else RunPhase.RUNNING
+        assert (status.phase, status.step, status.live_groups) == (phase, 0, 4)
+        if paused:
+            await run.signal(TrainingRun.resume)
+        after = await settled(run)
+        assert (after.otherwise, after.deadline) == (before.otherwise, before.deadline)
         parts.let_go.set()
-        await run.signal(TrainingRun.resume)
         assert (await run.result()).phase is RunPhase.DONE
         assert max(await lengths(client, run_id)) < TERMINATED
     assert len(parts.tags) == 4, "nothing was lost, so nothing was drawn again"
 
 
-@pytest.mark.usefixtures("frequent_sweeps")
-async def test_a_group_keeps_its_deadline_in_the_next_execution(client: Client, run_id: str) -> None:
-    parts = NeverScored()
-    config = minimal_config(deployment={"n_rollout_instances": 1})
-    async with parts.workers(client, workflow_runner=UnsandboxedWorkflowRunner()):
-        run = await client.start_workflow(
-            TrainingRun.run, StartRun(config=config), id=run_id, task_queue=ORCHESTRATOR_QUEUE
-        )
-        await parts.scoring.wait()
-        before = (await run.query(TrainingRun.status)).waits[0]
-        assert "group 000000" in before.otherwise
-        await executions_reach(client, run_id, 3)
-        after = (await run.query(TrainingRun.status)).waits[0]
-        assert (after.otherwise, after.deadline) == (before.otherwise, before.deadline)
-        parts.let_go.set()
-        assert (await run.result()).phase is RunPhase.DONE
+async def settled(run: Run) -> Wait:
+    """What the run waits for when the wave of its groups is over: until then their deadlines move."""
+    while True:
+        for wait in (await run.query(TrainingRun.status)).waits:
+            if "every group the run needs is drawn" in wait.what:
+                return wait
+        await asyncio.sleep(0.05)
 
 
 async def test_a_validation_round_of_many_prompts_outlasts_a_history(client: Client, run_id: str) -> None:
