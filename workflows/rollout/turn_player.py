@@ -134,9 +134,9 @@ class TurnPlayer:
                 self._start(rest)
             self._warn(share, result)
         self._changed()
-        if self._turns.pausing(share):
+        if pausing := self._turns.pausing(share):
             await workflow.sleep(settings.ROUTE_RETRY_S)
-            self._turns.paused(share)
+            self._turns.paused(pausing)
 
     async def _generate(self, share: Share) -> GenerateResult:
         request = self._request(share)

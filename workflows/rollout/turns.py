@@ -1,8 +1,9 @@
 """The turns of one group while they are played: which need an instance, who plays what, what an answer means. Pure;
 `TurnPlayer` acts on it.
 
-Promises: a turn is in one share at a time; one that was interrupted, or whose host died, is routed anew as long as
-finished ones are missing, and otherwise rests with its stored tokens; an error of one turn is none of its siblings'.
+Promises: a turn is in one share at a time; one that has not begun, was interrupted, or whose host died, is routed as
+long as finished ones are missing, and otherwise rests with its stored tokens; an error of one turn is none of its
+siblings'.
 """
 
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ class Turns:
     @property
     def routable(self) -> tuple[int, ...]:
         """Turns that need an instance now."""
-        return tuple(t.index for t in self._trajectories if t.state is _S.ROUTING or self._goes_on(t))
+        return tuple(t.index for t in self._trajectories if self._waits(t)) if self.missing > 0 else ()
 
     @property
     def unfinished(self) -> tuple[int, ...]:
@@ -56,10 +57,10 @@ class Turns:
         return indices
 
     def placed(self, placements: Sequence[Placement]) -> list[Share]:
-        """One share per instance. A turn that the coordinator places twice, or that was not asked for, is refused by
-        the state machine."""
+        """One share per instance; none when enough have finished since the coordinator was asked. A turn that it places
+        twice, or that was not asked for, is refused by the state machine."""
         shares: dict[InstanceId, Share] = {}
-        for placement in placements:
+        for placement in placements if self.missing > 0 else ():
             trajectory = self._trajectories[placement.index]
             trajectory.to(_S.GENERATING)
             trajectory.instance = placement.instance
@@ -90,12 +91,13 @@ class Turns:
         for trajectory in self._of(share.indices):
             trajectory.fail(reason)
 
-    def pausing(self, share: Share) -> bool:
-        return not self._pausing.isdisjoint(share.indices)
+    def pausing(self, share: Share) -> tuple[int, ...]:
+        """Those that a failure of this share keeps from being routed for now."""
+        return tuple(index for index in share.indices if index in self._pausing)
 
-    def paused(self, share: Share) -> None:
-        """The pause is over."""
-        self._pausing.difference_update(share.indices)
+    def paused(self, indices: Sequence[int]) -> None:
+        """Their pause is over."""
+        self._pausing.difference_update(indices)
 
     def _ended(self, result: TurnResult) -> bool:
         """False: it still runs in the engine."""
@@ -116,9 +118,8 @@ class Turns:
         else:
             trajectory.fail(f"{failure.type}: {failure.message[:200]}")
 
-    def _goes_on(self, trajectory: Trajectory) -> bool:
-        waits = trajectory.state is _S.INTERRUPTED and trajectory.index not in self._pausing
-        return waits and self.missing > 0
+    def _waits(self, trajectory: Trajectory) -> bool:
+        return trajectory.state in (_S.ROUTING, _S.INTERRUPTED) and trajectory.index not in self._pausing
 
     def _of(self, indices: Sequence[int]) -> list[Trajectory]:
         return [self._trajectories[index] for index in indices]
