@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from temporalio import activity
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from psrl.schemas.ids import (
@@ -24,7 +25,7 @@ from psrl.schemas.ids import (
 from psrl.schemas.messages.data import DrawRequest, DrawResult
 from psrl.schemas.messages.rewards import Score
 from psrl.schemas.messages.rollout import DispatchPlan, DispatchPlanRequest
-from psrl.schemas.messages.run import CollectReports, RunPhase, RunResult, RunStatus, StartRun
+from psrl.schemas.messages.run import CollectReports, RunPhase, RunResult, RunStatus, StartRun, StepHeld
 from psrl.schemas.messages.training import StepRequest
 from psrl.workflows.calls import settings
 from psrl.workflows.run.training_run import TrainingRun
@@ -186,6 +187,43 @@ async def test_a_step_that_was_ended_is_begun_anew_with_the_same_batch(client: C
         parts.let_go.set()
         assert (await run.result()).phase is RunPhase.DONE
     assert [step.buffer for step in parts.steps] == [0, 1]
+
+
+class FullOnce(Held):
+    """The first update finds no room on the trainer's disk; the next waits until the test lets it go on."""
+
+    full = True
+
+    async def on_update(self, request: StepRequest) -> None:
+        if self.full:
+            self.full = False
+            raise ApplicationError("no space left", type="StorageFull")
+        await super().on_update(request)
+
+
+async def test_a_run_does_not_stay_paused_for_a_step_that_was_ended_while_it_was_held(
+    client: Client, run_id: str
+) -> None:
+    parts = FullOnce(total_steps=2)
+    async with running(client, run_id, parts) as run:
+        await until(run, lambda status: (status.phase, status.reason) == (RunPhase.PAUSED, "no space left"))
+        await end(client, step_workflow(RunId(run_id), 0))
+        await parts.reached.wait()
+        status = await run.query(TrainingRun.status)
+        assert (status.phase, status.reason) == (RunPhase.RUNNING, "")
+        parts.let_go.set()
+        assert (await run.result()).phase is RunPhase.DONE
+
+
+async def test_a_step_that_is_not_the_runs_does_not_pause_it(client: Client, run_id: str) -> None:
+    """Of an earlier execution: its word was on its way."""
+    parts = Held(total_steps=2)
+    async with running(client, run_id, parts) as run:
+        await parts.reached.wait()
+        await run.signal(TrainingRun.step_held, StepHeld(buffer=7, reason="no space left"))
+        assert (await run.query(TrainingRun.status)).phase is RunPhase.RUNNING
+        parts.let_go.set()
+        assert (await run.result()).phase is RunPhase.DONE
 
 
 async def test_a_step_that_keeps_being_ended_stops_the_run_by_its_name(client: Client, run_id: str) -> None:

@@ -15,9 +15,12 @@ with workflow.unsafe.imports_passed_through():
     from .faults import UNREACHABLE
 
 
-async def train(start: StartStep, abandoned: Callable[[], bool], budget: int) -> StepReport | None:
+async def train(
+    start: StartStep, abandoned: Callable[[], bool], ended: Callable[[], None], budget: int
+) -> StepReport | None:
     """`None`: it was abandoned; what it had begun is found again by `resume`. A step that was ended from outside is
-    begun anew within the budget: its stages are idempotent. One that failed has failed."""
+    begun anew within the budget: its stages are idempotent. One that failed has failed. `ended` is called however one
+    ends."""
     name = step_workflow(start.run_id, start.buffer)
     for restarts in range(budget + 1):
         step = await workflow.start_child_workflow(
@@ -28,8 +31,10 @@ async def train(start: StartStep, abandoned: Callable[[], bool], budget: int) ->
             search_attributes=attributes(start.run_id, step=start.buffer),
         )
         await workflow.wait_condition(lambda step=step: step.done() or abandoned())  # type: ignore[misc]
-        if not step.done():
-            await end(step)
+        given_up = not step.done()
+        await end(step)
+        ended()
+        if given_up:
             return None
         try:
             return step.result()

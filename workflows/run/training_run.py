@@ -110,9 +110,10 @@ class TrainingRun:
 
     @workflow.signal
     def step_held(self, held: StepHeld) -> None:
-        """From a step that needs people's help, for example free disk space. Nothing new starts meanwhile."""
-        self._control.hold(held)
-        self._wake()
+        """From a step that needs people's help, for example free disk space. Nothing new starts meanwhile. A step that
+        is not trained now, of an earlier execution, has no say."""
+        if self._in_step and held.buffer == self._state.version:
+            self._hold(held)
 
     @workflow.signal
     def group_report(self, report: GroupReport) -> None:
@@ -162,7 +163,7 @@ class TrainingRun:
         self._enter(RunPhase.STARTING)
         await self._record(RunPhase.STARTING)
         with self._waits.during("the trainer to load the model", "the trainer", limit, "the run fails"):
-            await open_trainer(self._run_id, config, self._hold, lambda: self._control.held is not None)
+            await open_trainer(self._run_id, config, self._hold_outside, lambda: self._control.held is not None)
         await self._instances.start()
         what = f"the first rollout instance to serve version {state.version}"
         async with self._beside.working(self._sweep):
@@ -223,8 +224,8 @@ class TrainingRun:
         budget = self._state.config.psrl.deployment.restart_budget
         self._in_step = True
         with self._waits.during(what, "the trainer", settings.TRAIN_PATIENCE, "the run fails"):
-            report = await train(start, lambda: self._control.abandoning or self._beside.failed, budget)
-        self._in_step, self._trained, self._control.held = False, True, None
+            report = await train(start, lambda: self._control.abandoning or self._beside.failed, self._let_go, budget)
+        self._in_step, self._trained = False, True
         if report is not None:
             await self._published(report)
         await self._seeing_off.all()
@@ -313,7 +314,7 @@ class TrainingRun:
             instances=self._instances,
             seeing_off=self._seeing_off,
             sweep=self._sweep,
-            hold=self._hold,
+            hold=self._hold_outside,
             enter=self._enter,
             record=self._record,
         )
@@ -327,9 +328,18 @@ class TrainingRun:
         if self._admitted:
             self._dispatcher.wake()
 
-    async def _hold(self, reason: str) -> None:
+    async def _hold_outside(self, reason: str) -> None:
         """A call of the trainer outside a step finds no room on its disk; an empty reason: no longer."""
-        self.step_held(StepHeld(buffer=self._state.version, reason=reason))
+        self._hold(StepHeld(buffer=self._state.version, reason=reason))
+
+    def _hold(self, held: StepHeld) -> None:
+        self._control.hold(held)
+        self._wake()
+
+    def _let_go(self) -> None:
+        """The step has ended, in whatever way: one that was held cannot say that it no longer is."""
+        self._control.held = None
+        self._wake()
 
     async def _record(self, phase: RunPhase) -> None:
         status = self.status().model_copy(update={"phase": phase})
