@@ -37,7 +37,7 @@ SWEEP = timedelta(seconds=60)
 """How often a run looks after the workflows it waits on."""
 UNDERWAY = timedelta(seconds=5)
 """A group this young is not looked after yet."""
-SWEEPS_SAVED = 10
+SWEEPS_SAVED = 2
 """While a step runs in a history that has no room left, only every so many-th sweep is made."""
 HISTORY_ROOM = 4
 """A history that the server would have begun anew may become so many times as long while a step runs. By default the

@@ -22,6 +22,11 @@ with workflow.unsafe.imports_passed_through():
     from .validation import Validation
 
 
+def interval_s(rare: bool) -> float:
+    """Between two sweeps. Shorter than an absence, or each would be taken for the end of one, and no group for late."""
+    return settings.SWEEP.total_seconds() * (settings.SWEEPS_SAVED if rare else 1)
+
+
 class Sweep:
     def __init__(
         self,
@@ -62,9 +67,9 @@ class Sweep:
 
     async def _until_due(self) -> None:
         """The first minute of a run counts from its first moment here."""
-        state, every_s = self._state, settings.SWEEP.total_seconds() * (settings.SWEEPS_SAVED if self._rare() else 1)
+        state = self._state
         state.swept_at = state.swept_at or workflow.time()
-        left_s = state.swept_at + every_s - workflow.time()
+        left_s = state.swept_at + interval_s(self._rare()) - workflow.time()
         if left_s > 0:
             with suppress(TimeoutError):
                 await workflow.wait_condition(lambda: state.fleet.missed, timeout=left_s)
