@@ -7,7 +7,8 @@ cost an event and the time of a task.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from temporalio import activity
 from temporalio.client import Client
@@ -53,7 +54,11 @@ class GroupActivities:
     @boundary
     async def start_groups(self, request: StartGroups) -> None:
         async with heartbeating():
-            await asyncio.gather(*(self._start(request.template, group) for group in request.groups))
+            starts = (self._start(request.template, group) for group in request.groups)
+            # Over only when all of them are, also when one has failed or the whole wave is cancelled.
+            for ended in await asyncio.gather(*starts, return_exceptions=True):
+                if ended is not None:
+                    raise ended
 
     @activity.defn(name="cancel_groups")
     @boundary
@@ -75,12 +80,16 @@ class GroupActivities:
 
     async def _start(self, template: StartGroup, group: GroupId) -> None:
         start = await self._placed(template.model_copy(update={"group_id": group}))
+        # What the server may have heard is waited for: who cancelled us cancels the groups that exist then.
+        await _to_its_end(self._begin(start))
+
+    async def _begin(self, start: StartGroup) -> None:
         rollout = start.rollout
         try:
             await self._client.start_workflow(
                 "RolloutGroup",
                 start,
-                id=group_workflow(start.run_id, group),
+                id=group_workflow(start.run_id, start.group_id),
                 task_queue=ORCHESTRATOR_QUEUE,
                 result_type=GroupReport,
                 # A repeated call finds the group running, or already finished: both are fine.
@@ -92,7 +101,7 @@ class GroupActivities:
                 static_summary=f"{rollout.needed} of {rollout.offered} trajectories, tag v{start.version_tag}",
             )
         except WorkflowAlreadyStartedError:
-            activity.logger.info("group %s was started before", group)
+            activity.logger.info("group %s was started before", start.group_id)
 
     async def _placed(self, start: StartGroup) -> StartGroup:
         """With placements, as far as there is room now."""
@@ -117,6 +126,16 @@ class GroupActivities:
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
+
+
+async def _to_its_end(call: Coroutine[Any, Any, None]) -> None:
+    """Also when we are cancelled meanwhile."""
+    task = asyncio.create_task(call)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def _attributes(start: StartGroup) -> TypedSearchAttributes:

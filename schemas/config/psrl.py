@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 from ..errors import nearest
 from .base import Section
 
+GROUP_TIMEOUT_MAX_S = 5 * 3600
+"""A group that never finds room asks for it every three seconds, at six events each: more would fill its history."""
+
 
 class RoutingMethod(StrEnum):
     """How the coordinator chooses among the instances that may serve a request."""
@@ -126,7 +129,7 @@ class PsrlSection(Section):
     """Tokens of one generation that may be lost to a crash: segments are stored at least this often."""
     flush_interval_s: float = Field(default=2.0, gt=0)
     """Seconds between two stored segments of one generation, at most."""
-    group_timeout_s: float = Field(default=3600, gt=0)
+    group_timeout_s: float = Field(default=3600, gt=0, le=GROUP_TIMEOUT_MAX_S)
     """Deadline of one group from start to report, counted while the stack is up; past it the group is given up and one
     fresh prompt replaces it."""
     max_consecutive_failures: int = Field(default=32, ge=1)

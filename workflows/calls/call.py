@@ -7,7 +7,7 @@ configuration) it adds with `dataclasses.replace` or `on`.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -19,6 +19,8 @@ with workflow.unsafe.imports_passed_through():
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
+AT_ONCE: Final = workflow.ActivityCancellationType.TRY_CANCEL
+AFTER_ITS_END: Final = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,9 @@ class Call(Generic[Request, Result]):
     living: bool = True
     """Patience counts only time in which somebody ran the workflow (`calls.lifetime`): the call is idempotent, and one
     that ran out of patience in an absence is made again."""
+    seen_to_its_end: bool = False
+    """One that is cancelled is over when its caller continues, which then finds all that it has begun. The others may
+    work for some seconds more."""
 
     @property
     def name(self) -> str:
@@ -81,6 +86,7 @@ class Call(Generic[Request, Result]):
             start_to_close_timeout=self.start_to_close,
             heartbeat_timeout=self.heartbeat,
             retry_policy=self.retry,
+            cancellation_type=AFTER_ITS_END if self.seen_to_its_end else AT_ONCE,
         )
 
 

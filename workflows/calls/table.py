@@ -50,7 +50,8 @@ score: Final = Call(
 
 plan_dispatch: Final = Call(signatures.plan_dispatch, STORE_PATIENCE, SHORT)
 route: Final = LocalCall(signatures.route, SHORT)
-start_groups: Final = Call(signatures.start_groups, STORE_PATIENCE, LEASE, heartbeat=HEARTBEAT)
+start_groups: Final = Call(signatures.start_groups, STORE_PATIENCE, LEASE, heartbeat=HEARTBEAT, seen_to_its_end=True)
+"""A run that ends meanwhile cancels the groups that have been started, and none may follow."""
 cancel_groups: Final = Call(signatures.cancel_groups, STORE_PATIENCE, LEASE, heartbeat=HEARTBEAT)
 collect_reports: Final = Call(signatures.collect_reports, STORE_PATIENCE, LEASE, heartbeat=HEARTBEAT)
 tell_run: Final = LocalCall(signatures.tell_run, settings.SWEEP, SHORT)

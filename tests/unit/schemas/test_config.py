@@ -28,6 +28,7 @@ def refusal(*overrides: str, file: Path | None = None) -> str:
         ("trainer.--=1", "unknown key '--'; known here"),
         ("actor.optim.learning_rate=1", "actor.optim: unknown key 'learning_rate'"),
         ("psrl.staleness=-1", "psrl.staleness=-1: input should be greater than or equal to 0"),
+        ("psrl.group_timeout_s=18001", "psrl.group_timeout_s=18001: input should be less than or equal to 18000"),
         ("psrl.staleness=19", "may hold 10240 groups at once; allowed: (staleness + 1) * groups up to 10000"),
         ("psrl.rollout_n=two", "psrl.rollout_n='two': input should be a valid integer"),
         (

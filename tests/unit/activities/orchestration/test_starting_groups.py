@@ -1,8 +1,10 @@
 """A wave of groups is started, each told where to begin."""
 
+import asyncio
 from typing import Any
 from unittest.mock import AsyncMock
 
+import pytest
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
@@ -50,3 +52,33 @@ async def test_a_coordinator_that_is_away_keeps_no_group_from_starting() -> None
 
     groups = await started(away)
     assert [group.placements for group in groups.values()] == [(), ()]
+
+
+async def test_a_wave_that_is_cancelled_waits_for_what_the_server_may_have_heard() -> None:
+    heard, answer, begun = asyncio.Event(), asyncio.Event(), []
+
+    async def start_workflow(name: str, start: StartGroup, **options: Any) -> None:
+        heard.set()
+        await answer.wait()
+        begun.append(start.group_id)
+
+    async def place(request: RouteRequest) -> RouteResult:
+        """The second group never finds out."""
+        if request.group_id == GROUPS[1]:
+            await asyncio.Event().wait()
+        return RouteResult(placements=())
+
+    client, environment = AsyncMock(Client), ActivityEnvironment()
+    client.start_workflow = start_workflow
+    activities = GroupActivities(client, AsyncMock(), place)
+    wave = asyncio.create_task(
+        environment.run(activities.start_groups, StartGroups(template=TEMPLATE, groups=GROUPS))  # type: ignore[arg-type]
+    )
+    await heard.wait()
+    environment.cancel()
+    done, _ = await asyncio.wait([wave], timeout=0.05)
+    assert (done, begun) == (set(), [])
+    answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await wave
+    assert begun == [GROUPS[0]]
