@@ -111,11 +111,11 @@ def as_text(told: dict[str, Any]) -> str:
 
 
 def wait_line(wait: dict[str, Any], now: datetime) -> str:
-    """`step 3 to be trained · the trainer · for 12 s · at most 11:59:48 more, then the run fails`."""
+    """`step 3 to be trained · the trainer · for 12 s · otherwise the run fails in 11:59:48`."""
     parts = [wait["what"], wait["owner"], f"for {_duration(now - datetime.fromisoformat(wait['since']))}"]
     if wait["deadline"]:
         left = _duration(datetime.fromisoformat(wait["deadline"]) - now)
-        parts.append(f"at most {left} more" + (f", then {wait['otherwise']}" if wait["otherwise"] else ""))
+        parts.append(f"otherwise {wait['otherwise']} in {left}" if wait["otherwise"] else f"at most {left} more")
     return " · ".join(parts)
 
 

@@ -103,9 +103,8 @@ class Ending:
         return not self._state.rounds.open or self._state.control.abandoning or self._beside.failed
 
     async def _release(self) -> None:
-        with self._waits.during(
-            "trainer and instances to be released", "their hosts", settings.LEASE, "their leases expire"
-        ):
+        what = "the trainer and the instances to be released"
+        with self._waits.during(what, "their hosts", settings.LEASE, "their leases expire"):
             await self._instances.stop()
             await release_trainer(self._run_id)
             await self._instances.stopped()

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,13 @@ from typer.testing import CliRunner, Result
 
 from psrl.schemas.config import RunConfig
 from psrl.schemas.ids import RunId
-from psrl.schemas.messages.run import RunPhase, RunStatus
+from psrl.schemas.messages.run import RunPhase, RunStatus, Wait
 from psrl.workers.cli.commands import app
 from psrl.workers.cli.config_docs import document, leaves
 from psrl.workers.cli.follow import InPlace
 from psrl.workers.cli.progress import Rate, View, now_line, step_line
 from psrl.workers.cli.runs import cause_of
-from psrl.workers.cli.status import as_text, outcome_line
+from psrl.workers.cli.status import as_text, outcome_line, wait_line
 from psrl.workers.cli.train import read_config
 from tests.support.steps import step_report
 
@@ -308,6 +309,27 @@ def test_between_steps_the_run_says_what_it_waits_for() -> None:
         validation_accuracy=0.5,
     )
     assert now_line(View(status=status)) == "running  validation 0.500  waiting for buffer 5: 3 of 8 groups complete"
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "otherwise", "rest"),
+    [
+        (60, "their leases expire", " · otherwise their leases expire in 48 s"),
+        (60, "", " · at most 48 s more"),
+        (None, "", ""),
+    ],
+)
+def test_a_wait_says_who_ends_it_and_what_happens_otherwise(deadline_s: int | None, otherwise: str, rest: str) -> None:
+    began = datetime(2030, 1, 1, tzinfo=UTC)
+    wait = Wait(
+        what="the trainer and the instances to be released",
+        owner="their hosts",
+        since=began,
+        deadline=None if deadline_s is None else began + timedelta(seconds=deadline_s),
+        otherwise=otherwise,
+    )
+    line = wait_line(wait.model_dump(mode="json"), began + timedelta(seconds=12))
+    assert line == f"the trainer and the instances to be released · their hosts · for 12 s{rest}"
 
 
 def test_on_a_terminal_the_newest_step_is_redrawn_in_place() -> None:
