@@ -36,7 +36,6 @@ with workflow.unsafe.imports_passed_through():
     from ..calls import table as calls
     from ..calls.waits import Waits
     from ..failure import FAILS
-    from ..ledger import Consumption
     from ..search import REWARD, RUN, STATE, STEP, VERSION
     from . import opening
     from .beside import Beside
@@ -48,7 +47,7 @@ with workflow.unsafe.imports_passed_through():
     from .instances import Instances
     from .seeing_off import SeeingOff
     from .state import RunState
-    from .steps import train
+    from .steps import Steps
     from .sweep import Sweep
     from .trainer import open_trainer
     from .validation import Validation
@@ -58,6 +57,7 @@ with workflow.unsafe.imports_passed_through():
 @workflow.defn(failure_exception_types=FAILS)
 class TrainingRun:
     _state: RunState
+    _steps: Steps
     _dispatcher: Dispatcher
     _instances: Instances
     _validation: Validation
@@ -69,7 +69,7 @@ class TrainingRun:
     def __init__(self, start: StartRun) -> None:
         self._run_id = RunId(workflow.info().workflow_id)
         self._control, self._waits, self._history, self._beside = Control(), Waits(), History(), Beside()
-        self._admitted = self._in_step = self._trained = False
+        self._admitted = False
         if start.carried is not None:
             self._assemble(RunState.model_validate(start.carried))
 
@@ -110,10 +110,9 @@ class TrainingRun:
 
     @workflow.signal
     def step_held(self, held: StepHeld) -> None:
-        """From a step that needs people's help, for example free disk space. Nothing new starts meanwhile. A step that
-        is not trained now, of an earlier execution, has no say."""
-        if self._in_step and held.buffer == self._state.version:
-            self._hold(held)
+        """From a step that needs people's help, for example free disk space. Nothing new starts meanwhile."""
+        if self._admitted:
+            self._steps.hold(held)
 
     @workflow.signal
     def group_report(self, report: GroupReport) -> None:
@@ -163,7 +162,7 @@ class TrainingRun:
         self._enter(RunPhase.STARTING)
         await self._record(RunPhase.STARTING)
         with self._waits.during("the trainer to load the model", "the trainer", limit, "the run fails"):
-            await open_trainer(self._run_id, config, self._hold_outside, lambda: self._control.held is not None)
+            await open_trainer(self._run_id, config, self._hold, lambda: self._control.held is not None)
         await self._instances.start()
         what = f"the first rollout instance to serve version {state.version}"
         async with self._beside.working(self._sweep):
@@ -189,43 +188,23 @@ class TrainingRun:
         state = self._state
         while True:
             await workflow.wait_condition(
-                lambda: self._ready or self._ends_here or self._beside.failed or hopeless(state, "") is not None
+                lambda: self._steps.ready or self._ends_here or self._beside.failed or hopeless(state, "") is not None
             )
             self._beside.raise_failure()
             if self._ends_here:
                 return None
-            if self._ready and state.open_batch:
-                taken, state.open_batch = state.open_batch, ()
-                return self._step(Consumption(state.version, taken))
-            if self._ready:
-                depth = state.groups.ledger.occupied_count
-                return self._step(state.groups.consume(), depth)
+            if self._steps.ready:
+                return self._steps.take()
             if fault := hopeless(state, self._dispatcher.idle.reason):
                 raise fault
-
-    def _step(self, batch: Consumption, depth: int = 0) -> StartStep:
-        state = self._state
-        assert batch.taken is not None
-        return StartStep(
-            run_id=self._run_id,
-            buffer=batch.buffer,
-            taken=batch.taken,
-            dropped=batch.dropped,
-            checkpoint=state.due(batch.buffer + 1, state.config.trainer.save_freq),
-            waited_s=workflow.time() - state.idle_since,
-            queue_depth=depth or len(batch.taken) + state.groups.ledger.occupied_count,
-        )
 
     async def _train(self, start: StartStep) -> None:
         """The engines keep generating meanwhile."""
         if start.dropped:
             await self._seeing_off.all()
         what = f"step {start.buffer} to be trained ({step_workflow(self._run_id, start.buffer)})"
-        budget = self._state.config.psrl.deployment.restart_budget
-        self._in_step = True
         with self._waits.during(what, "the trainer", settings.TRAIN_PATIENCE, "the run fails"):
-            report = await train(start, lambda: self._control.abandoning or self._beside.failed, self._let_go, budget)
-        self._in_step, self._trained = False, True
+            report = await self._steps.train(start)
         if report is not None:
             await self._published(report)
         await self._seeing_off.all()
@@ -259,13 +238,6 @@ class TrainingRun:
     # --- what the stages ask -----------------------------------------------------------------------------------------
 
     @property
-    def _ready(self) -> bool:
-        """The next step may begin."""
-        state = self._state
-        complete = bool(state.open_batch) or state.groups.ledger.ready
-        return complete and not self._control.resting and not state.over
-
-    @property
     def _ends_here(self) -> bool:
         """This execution has done its part. Nothing that is being started or looked after is cut short."""
         undisturbed = self._dispatcher.at_rest and self._sweep.at_rest
@@ -273,24 +245,30 @@ class TrainingRun:
 
     @property
     def _leaving(self) -> bool:
-        return self._state.over or self._trained or self._history.long
+        return self._state.over or self._steps.trained or self._history.long
 
     @property
     def _dispatch_held(self) -> bool:
-        return self._control.resting or self._history.exhausted or (self._leaving and not self._in_step)
+        return self._control.resting or self._history.exhausted or (self._leaving and not self._steps.in_progress)
 
     @property
     def _stuck(self) -> bool:
         """Nothing is in flight, and nothing can be started although an instance serves."""
         state = self._state
         waiting = self._dispatcher.refused and not state.groups.unfinished and not state.groups.ledger.ready
-        return waiting and state.fleet.serving and not self._in_step and not self._dispatch_held
+        return waiting and state.fleet.serving and not self._steps.in_progress and not self._dispatch_held
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
     def _assemble(self, state: RunState) -> None:
         self._state, self._control, self._admitted = state, state.control, True
         state.seen(workflow.time())
+        self._steps = Steps(
+            self._run_id,
+            state,
+            abandoned=lambda: self._control.abandoning or self._beside.failed,
+            wake=self._wake,
+        )
         self._dispatcher = Dispatcher(self._run_id, state, lambda: self._dispatch_held)
         self._instances = Instances(self._run_id, state)
         self._validation = Validation(self._run_id, state)
@@ -314,7 +292,7 @@ class TrainingRun:
             instances=self._instances,
             seeing_off=self._seeing_off,
             sweep=self._sweep,
-            hold=self._hold_outside,
+            hold=self._hold,
             enter=self._enter,
             record=self._record,
         )
@@ -328,17 +306,9 @@ class TrainingRun:
         if self._admitted:
             self._dispatcher.wake()
 
-    async def _hold_outside(self, reason: str) -> None:
+    async def _hold(self, reason: str) -> None:
         """A call of the trainer outside a step finds no room on its disk; an empty reason: no longer."""
-        self._hold(StepHeld(buffer=self._state.version, reason=reason))
-
-    def _hold(self, held: StepHeld) -> None:
-        self._control.hold(held)
-        self._wake()
-
-    def _let_go(self) -> None:
-        """The step has ended, in whatever way: one that was held cannot say that it no longer is."""
-        self._control.held = None
+        self._control.hold(StepHeld(buffer=self._state.version, reason=reason))
         self._wake()
 
     async def _record(self, phase: RunPhase) -> None:
