@@ -75,6 +75,8 @@ class Run(Base):
     data_fingerprint: Mapped[str]
     first_epoch: Mapped[int] = mapped_column(default=0, server_default="0")
     """The first epoch of these data: what was left of the epoch before ended when changed data were accepted."""
+    notes: Mapped[list[str]] = mapped_column(JSONB, default=list, server_default="[]")
+    """What people were told of their data when the run was admitted."""
     phase: Mapped[str]
     """`RunPhase`; kept for reports, the workflow decides."""
     reason: Mapped[str] = mapped_column(default="", server_default="")

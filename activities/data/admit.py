@@ -95,6 +95,7 @@ def admission_of(checked: Checked) -> Admission:
         skipped_too_long=checked.dataset.skipped_too_long,
         validation_prompts=len(checked.dataset.validation),
         data_fingerprint=checked.dataset.fingerprint,
+        notes=checked.dataset.notes,
     )
 
 
@@ -124,4 +125,5 @@ async def _stored(connection: AsyncConnection, request: AdmitRequest) -> Admissi
         skipped_too_long=row.skipped_too_long,
         validation_prompts=row.validation_prompts,
         data_fingerprint=row.data_fingerprint,
+        notes=tuple(row.notes),
     )

@@ -10,11 +10,15 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from ...schemas.config import RunConfig
+from ...schemas.config.data import TEMPLATE_SUFFIX
 from ...schemas.errors import DataError
 from ..store.codec import encode_ids
-from .prompt import RenderedPrompt, render
+from .files import data_files
+from .notes import Notes
+from .prompt import Prompts, RenderedPrompt
 from .rows import Row, read_rows
-from .tokenizer import Tokenizer, load_tokenizer, tokenizer_files
+from .template import ChatTemplate
+from .tokenizer import Tokenizer, appended_ids, load_tokenizer, tokenizer_files
 
 TOKENIZE_BATCH = 512
 """Rows tokenised in one call: fast tokenizers work in parallel within a call."""
@@ -41,6 +45,8 @@ class Dataset(NamedTuple):
     skipped_too_long: int
     """Training rows left out because their prompt is longer than data.max_prompt_length."""
     fingerprint: str
+    notes: tuple[str, ...] = ()
+    """What people should know of the data although nothing is wrong with them."""
 
 
 class DatasetCache:
@@ -81,24 +87,31 @@ class DatasetCache:
 
 
 def load_dataset(config: RunConfig) -> Dataset:
-    """Read and check every file. Raises `DataError` or `ModelError`."""
+    """Read and check every file. Raises `ConfigError`, `DataError` or `ModelError`."""
     tokenizer = load_tokenizer(config.model.path, config.model.trust_remote_code)
-    train, skipped = _load(config, "data.train_files", config.data.train_files, tokenizer)
+    notes = Notes()
+    template = ChatTemplate(tokenizer, config.model.path, config.data.chat_template)
+    loader = Loader(config, tokenizer, Prompts(config.data.prompt_key, template, notes), notes)
+    train, skipped = loader.load("data.train_files", config.data.train_files)
     validation: list[Prompt] = []
     if config.data.val_files:
-        validation, _ = _load(config, "data.val_files", config.data.val_files, tokenizer)
-    return Dataset(tuple(train), tuple(validation[: config.data.val_max_samples]), skipped, fingerprint(config))
+        validation, _ = loader.load("data.val_files", config.data.val_files)
+    chosen = tuple(validation[: config.data.val_max_samples])
+    return Dataset(tuple(train), chosen, skipped, fingerprint(config), notes.lines())
 
 
 def fingerprint(config: RunConfig) -> str:
     """Over the bytes of every data file in order, the tokenizer's files, and the settings that choose among rows."""
     data = config.data
     digest = hashlib.sha256()
-    settings = [data.prompt_key, data.max_prompt_length, data.val_max_samples, len(data.train_files)]
+    train = data_files(data.train_files, "data.train_files")
+    settings = [data.prompt_key, data.max_prompt_length, data.val_max_samples, len(train), data.chat_template]
     digest.update(json.dumps(settings).encode())
-    files = [("data.train_files", Path(name)) for name in data.train_files]
-    files += [("data.val_files", Path(name)) for name in data.val_files]
+    files = [("data.train_files", file) for file in train]
+    files += [("data.val_files", file) for file in data_files(data.val_files, "data.val_files")]
     files += [("model.path", file) for file in tokenizer_files(config.model.path)]
+    if data.chat_template and data.chat_template.endswith(TEMPLATE_SUFFIX):
+        files.append(("data.chat_template", Path(data.chat_template)))
     for key, file in files:
         try:
             with file.open("rb") as content:
@@ -108,44 +121,62 @@ def fingerprint(config: RunConfig) -> str:
     return digest.hexdigest()
 
 
-def _load(config: RunConfig, key: str, files: tuple[str, ...], tokenizer: Tokenizer) -> tuple[list[Prompt], int]:
-    """Usable prompts and the number of over-long ones."""
-    prompts: list[Prompt] = []
-    skipped = number = 0
-    rows = (row for name in files for row in read_rows(Path(name), key))
-    for rendered in _batches(rows, config.data.prompt_key, tokenizer):
-        for item, ids in zip(rendered, _tokenize(tokenizer, rendered), strict=True):
-            if not ids:
-                raise DataError(f"{item.location}: the prompt has no tokens")
-            if len(ids) > config.data.max_prompt_length:
-                skipped += 1
-            else:
-                prompts.append(
-                    Prompt(number, encode_ids(ids), item.text, item.data_source, item.ground_truth, item.extra)
-                )
-            number += 1
-    if not prompts:
-        raise DataError(
-            f"{key}: no usable prompt in {', '.join(files)}: {number} rows, {skipped} of them longer than "
-            f"data.max_prompt_length={config.data.max_prompt_length} tokens"
+class Loader:
+    """Reads the files of one run, for training and for validation."""
+
+    def __init__(self, config: RunConfig, tokenizer: Tokenizer, prompts: Prompts, notes: Notes) -> None:
+        self._limit = config.data.max_prompt_length
+        self._tokenizer = tokenizer
+        self._prompts = prompts
+        self._notes = notes
+        self._appended = appended_ids(tokenizer)
+
+    def load(self, key: str, entries: tuple[str, ...]) -> tuple[list[Prompt], int]:
+        """Usable prompts and the number of over-long ones."""
+        prompts: list[Prompt] = []
+        skipped = number = 0
+        files = data_files(entries, key)
+        rows = (row for file in files for row in read_rows(file, key))
+        for rendered in self._batches(rows):
+            for item, ids in zip(rendered, self._tokenize(rendered), strict=True):
+                if not ids:
+                    raise DataError(f"{item.location}: the prompt has no tokens")
+                if len(ids) > self._limit:
+                    skipped += 1
+                else:
+                    prompts.append(
+                        Prompt(number, encode_ids(ids), item.text, item.data_source, item.ground_truth, item.extra)
+                    )
+                number += 1
+        if not prompts:
+            raise DataError(
+                f"{key}: no usable prompt in {', '.join(map(str, files))}: {number} rows, {skipped} of them longer "
+                f"than data.max_prompt_length={self._limit} tokens"
+            )
+        return prompts, skipped
+
+    def _batches(self, rows: Iterable[Row]) -> Iterator[list[RenderedPrompt]]:
+        rendered = (self._prompts.render(row) for row in rows)
+        while batch := list(islice(rendered, TOKENIZE_BATCH)):
+            yield batch
+
+    def _tokenize(self, batch: list[RenderedPrompt]) -> list[list[int]]:
+        """Ids of each prompt. A data set rarely mixes the two kinds, so this is one call."""
+        ids: list[list[int]] = [[] for _ in batch]
+        for special in (True, False):
+            chosen = [number for number, item in enumerate(batch) if item.special_tokens is special]
+            if chosen:
+                texts = [batch[number].text for number in chosen]
+                encoded = self._tokenizer(texts, add_special_tokens=special, verbose=False)
+                for number, found in zip(chosen, encoded["input_ids"], strict=True):
+                    ids[number] = self._without_end(found, batch[number].location) if special else found
+        return ids
+
+    def _without_end(self, ids: list[int], location: str) -> list[int]:
+        if not self._appended:
+            return ids
+        name = self._tokenizer.decode(self._appended, skip_special_tokens=False)
+        self._notes.add(
+            f"the tokenizer of model.path writes {name!r} after plain text: prompts are left open", location
         )
-    return prompts, skipped
-
-
-def _batches(rows: Iterable[Row], prompt_key: str, tokenizer: Tokenizer) -> Iterator[list[RenderedPrompt]]:
-    rendered = (render(row, prompt_key, tokenizer) for row in rows)
-    while batch := list(islice(rendered, TOKENIZE_BATCH)):
-        yield batch
-
-
-def _tokenize(tokenizer: Tokenizer, batch: list[RenderedPrompt]) -> list[list[int]]:
-    """Ids of each prompt. A data set rarely mixes the two kinds, so this is one call."""
-    ids: list[list[int]] = [[] for _ in batch]
-    for special in (True, False):
-        chosen = [number for number, item in enumerate(batch) if item.special_tokens is special]
-        if chosen:
-            texts = [batch[number].text for number in chosen]
-            encoded = tokenizer(texts, add_special_tokens=special, verbose=False)
-            for number, found in zip(chosen, encoded["input_ids"], strict=True):
-                ids[number] = found
-    return ids
+        return ids[: -len(self._appended)]

@@ -1,13 +1,27 @@
-"""One prompt: from a row in the columns people have to rendered text, with everything a reward may want to see."""
+"""One prompt: from a row in the columns people have to rendered text, with everything a reward may want to see.
 
-import math
+Promises: a value that the run needs and cannot keep is refused with its place; in any other column null takes its
+place, and a note says so.
+"""
+
 from collections.abc import Mapping
-from datetime import date, datetime, time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
-from ...schemas.errors import DataError, ModelError
+from ...schemas.config.data import DataSection
+from ...schemas.errors import DataError, nearest
+from .messages import Message, parsed, read_chat, refuse_media, without_null, written_as_text
+from .notes import Notes
 from .rows import Row
-from .tokenizer import Tokenizer
+from .storable import KEPT, fault_of, kept, kept_key, short
+from .template import ChatTemplate
+
+DEFAULT_KEY = DataSection.model_fields["prompt_key"].default
+CHAT_COLUMNS = ("messages", "conversations")
+"""Where data sets for fine-tuning keep conversations: taken when there is no column of the default name."""
+TEXT_COLUMNS = ("question", "problem", "query", "instruction", "input", "text")
+"""Where they keep questions: suggested only, as whether the model should see them bare is for people to say."""
+COMPLETION = "completion"
+"""Column in which a reward finds the answer that a conversation came with."""
 
 
 class RenderedPrompt(NamedTuple):
@@ -22,100 +36,117 @@ class RenderedPrompt(NamedTuple):
     extra: dict[str, Any]
 
 
-def render(row: Row, prompt_key: str, tokenizer: Tokenizer) -> RenderedPrompt:
-    """Text goes to the model as it is; chat messages pass through the model's template, up to the assistant's turn."""
-    values = dict(row.values)
-    if prompt_key not in values:
+class Prompts:
+    """Renders the rows of one data set."""
+
+    def __init__(self, prompt_key: str, template: ChatTemplate, notes: Notes) -> None:
+        self._prompt_key = prompt_key
+        self._template = template
+        self._notes = notes
+
+    def render(self, row: Row) -> RenderedPrompt:
+        """Text goes to the model as it is; chat messages pass through the model's template, up to the assistant's
+        turn."""
+        values = dict(row.values)
+        key = self._column(row.location, values)
+        refuse_media(row.location, values)
+        prompt = values.pop(key)
+        messages = written_as_text(prompt) if isinstance(prompt, str) else None
+        if messages is not None:
+            self._notes.add(f"column {key!r} holds conversations written as text: they are read as such", row.location)
+            prompt = messages
+        if not isinstance(prompt, list):
+            prompt = _needed(row.location, key, prompt)
+        plain = isinstance(prompt, str)
+        text, completion = (prompt, []) if plain else self._conversation(row, key, prompt)
+        if not text:
+            raise DataError(f"{row.location}: column {key!r} is empty")
+        source = _needed(row.location, "data_source", values.pop("data_source", None))
+        if source is not None and not isinstance(source, str):
+            raise DataError(f"{row.location}: data_source={short(source)} must be text")
+        ground_truth = _needed(row.location, "reward_model.ground_truth", _take_ground_truth(row.location, values))
+        extra = dict(self._extra(row.location, name, value) for name, value in values.items())
+        if completion:
+            extra.setdefault(COMPLETION, completion)
+        return RenderedPrompt(row.location, text, plain, source or "", ground_truth, extra)
+
+    def _column(self, location: str, values: Mapping[str, Any]) -> str:
+        if self._prompt_key in values:
+            return self._prompt_key
+        if self._prompt_key == DEFAULT_KEY:
+            for name in CHAT_COLUMNS:
+                if name in values:
+                    self._notes.add(f"prompts are taken from column {name!r}, as there is no {DEFAULT_KEY!r}", location)
+                    return name
+        likely = [name for name in (*CHAT_COLUMNS, *TEXT_COLUMNS) if name in values]
+        hint = f"; allowed: one of them, for example data.prompt_key={likely[0]}" if likely else ""
         raise DataError(
-            f"{row.location}: no column {prompt_key!r} (data.prompt_key); columns here: {', '.join(map(str, values))}"
+            f"{location}: no column {self._prompt_key!r} (data.prompt_key){nearest(self._prompt_key, values)}; columns "
+            f"here: {', '.join(map(str, values))}{hint}"
         )
-    prompt = values.pop(prompt_key)
-    plain = isinstance(prompt, str)
-    text = prompt if isinstance(prompt, str) else _apply_template(row.location, prompt_key, prompt, tokenizer)
-    if not text:
-        raise DataError(f"{row.location}: column {prompt_key!r} is empty")
-    source = values.pop("data_source", None)
-    if source is not None and not isinstance(source, str):
-        raise DataError(f"{row.location}: data_source={source!r} must be text")
-    ground_truth = _take_ground_truth(row.location, values)
-    return RenderedPrompt(
-        location=row.location,
-        text=_storable(row.location, prompt_key, text),
-        special_tokens=plain,
-        data_source=_storable(row.location, "data_source", source or ""),
-        ground_truth=_storable(row.location, "reward_model.ground_truth", ground_truth),
-        extra=_storable(row.location, "row", values),
-    )
+
+    def _conversation(self, row: Row, key: str, value: Any) -> tuple[str, list[Message]]:
+        """Rendered, and the answer that came with it."""
+        chat = read_chat(row.location, key, value, row.columnar)
+        messages, completion = (_needed(row.location, key, part) for part in chat)
+        if completion:
+            self._notes.add(
+                "conversations end with the assistant's answer: it is left out of the prompt, and rewards find it in "
+                f"column {COMPLETION!r}",
+                row.location,
+            )
+        where = f"{row.location}: column {key!r}"
+        text = self._template.render(where, messages, self._tools(row))
+        if why := fault_of(text):
+            raise DataError(f"{where}, laid out by the chat template, {why}; allowed: {KEPT}")
+        return text, completion
+
+    def _tools(self, row: Row) -> list[Any] | None:
+        """Those that the model may call, as data sets for agents describe them beside the conversation."""
+        tools = row.values.get("tools")
+        if isinstance(tools, str):
+            tools = parsed(tools)
+        if not isinstance(tools, list) or not tools or not all(isinstance(tool, Mapping) for tool in tools):
+            return None
+        if not self._template.shows_tools:
+            self._notes.add(
+                "column 'tools' is not shown to the model: its chat template has no place for it", row.location
+            )
+        return list(_needed(row.location, "tools", without_null(tools, deep=row.columnar)))
+
+    def _extra(self, location: str, column: str, value: Any) -> tuple[str, Any]:
+        name = kept_key(column)
+        if name != column:
+            self._notes.add(f"the name of a column {fault_of(column)}: it is spelt {name}", location)
+
+        def leave_out(place: str, item: Any, why: str) -> None:
+            what = f"column {name!r} holds what cannot be kept: rewards see null in its place"
+            self._notes.add(what, f"{location}: {place}={short(item)} {why}")
+
+        if column == "extra_info" and isinstance(value, str) and isinstance(found := parsed(value), Mapping):
+            value = found
+        return name, kept(value, name, leave_out)
 
 
-def _apply_template(location: str, key: str, messages: Any, tokenizer: Tokenizer) -> str:
-    from jinja2 import TemplateError
+def _needed(location: str, name: str, value: Any) -> Any:
+    """The value as it is kept. Raises `DataError` for one that cannot be."""
 
-    chat = _messages(location, key, messages)
-    if not tokenizer.chat_template:
-        raise ModelError(
-            f"{location}: column {key!r} holds chat messages, but the tokenizer of model.path has no chat template; "
-            "allowed: a model with one, or prompts as plain text"
-        )
-    try:
-        return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
-    except TemplateError as error:
-        raise DataError(f"{location}: the model's chat template refuses the messages: {error}") from error
+    def refuse(name: str, item: Any, why: str) -> NoReturn:
+        raise DataError(f"{location}: {name}={short(item)} cannot be kept: it {why}; allowed: {KEPT}")
 
-
-def _messages(location: str, key: str, value: Any) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not value:
-        raise DataError(f"{location}: column {key!r} must be text or a list of chat messages, not {_short(value)}")
-    chat: list[dict[str, Any]] = []
-    for number, message in enumerate(value):
-        if not isinstance(message, Mapping):
-            raise DataError(f"{location}: message {number} of {key!r} must be an object, not {_short(message)}")
-        # Parquet gives every message every field of the column; null stands for a field that is not there.
-        fields = {str(name): item for name, item in message.items() if item is not None}
-        for name in ("role", "content"):
-            if not isinstance(fields.get(name), str):
-                raise DataError(
-                    f"{location}: message {number} of {key!r}: {name}={_short(fields.get(name))}; allowed: text"
-                )
-        chat.append(fields)
-    return chat
+    return kept(value, name, refuse)
 
 
 def _take_ground_truth(location: str, values: dict[str, Any]) -> Any:
     """Takes it out of `reward_model`; what else that column holds stays in the row's extra columns."""
     reward_model = values.pop("reward_model", None)
+    if isinstance(reward_model, str):
+        reward_model = parsed(reward_model) if reward_model else None
     if reward_model is None:
-        return None
+        return values.get("ground_truth")
     if not isinstance(reward_model, Mapping):
-        raise DataError(f"{location}: reward_model={_short(reward_model)} must be an object with a ground_truth")
+        raise DataError(f"{location}: reward_model={short(reward_model)} must be an object with a ground_truth")
     rest = {name: item for name, item in reward_model.items() if name != "ground_truth"}
     if rest:
         values["reward_model"] = rest
-    return reward_model.get("ground_truth")
-
-
-def _storable(location: str, name: str, value: Any) -> Any:
-    """The value in the form JSON and PostgreSQL can keep, refused where there is none."""
-    match value:
-        case None | bool() | int():
-            return value
-        case float() if math.isfinite(value):
-            return value
-        case str() if "\0" not in value:
-            return value
-        case datetime() | date() | time():
-            return value.isoformat()
-        case list() | tuple():
-            return [_storable(location, f"{name}[{number}]", item) for number, item in enumerate(value)]
-        case Mapping():
-            return {str(key): _storable(location, f"{name}.{key}", item) for key, item in value.items()}
-        case _:
-            raise DataError(
-                f"{location}: {name}={_short(value)} cannot be kept; allowed: text without NUL, finite numbers, "
-                "booleans, null, dates, and lists and objects of them"
-            )
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return reward_model.get("ground_truth", values.get("ground_truth"))

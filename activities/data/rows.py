@@ -1,24 +1,22 @@
-"""Rows of the data files, one at a time: JSONL and Parquet.
+"""Rows of the data files, one at a time, by the kind of file.
 
-Promises: a row comes with its location (`file:line` or `file:row`), every fault is a `DataError` that names it, and no
-file is held in memory whole.
+Promises: a row comes with its location (`file:line` or `file: row n`), every fault is a `DataError` that names it, and
+a value that cannot be read is marked in its row instead of ending the run: nobody may want it.
 """
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...schemas.errors import DataError
-
-JSONL_SUFFIXES = (".jsonl", ".ndjson")
-PARQUET_SUFFIXES = (".parquet",)
-PARQUET_BATCH_ROWS = 1024
+from .compressed import bare_suffix
 
 
 class Row(NamedTuple):
     location: str
     values: dict[str, Any]
+    columnar: bool = False
+    """Every object has every field of its column: null also stands for a field that is not there."""
 
 
 def read_rows(file: Path, key: str) -> Iterator[Row]:
@@ -27,46 +25,44 @@ def read_rows(file: Path, key: str) -> Iterator[Row]:
         raise DataError(f"{key}: {file.absolute()} does not exist or is not a file")
     if file.stat().st_size == 0:
         raise DataError(f"{key}: {file.absolute()} is empty")
-    if file.suffix in JSONL_SUFFIXES:
-        return _read_jsonl(file)
-    if file.suffix in PARQUET_SUFFIXES:
-        return _read_parquet(file)
-    allowed = ", ".join(JSONL_SUFFIXES + PARQUET_SUFFIXES)
-    raise DataError(f"{key}: {file} has the unknown suffix {file.suffix!r}; allowed: {allowed}")
+    suffix = bare_suffix(file)
+    if suffix not in READERS:
+        raise DataError(f"{key}: {file} has the unknown suffix {suffix!r}; allowed: {SUFFIXES}")
+    return READERS[suffix](file)
 
 
-def _read_jsonl(file: Path) -> Iterator[Row]:
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                location = f"{file}:{number}"
-                yield Row(location, _parse_line(location, line))
+def _json(file: Path) -> Iterator[Row]:
+    from .json_rows import read_json
+
+    return (Row(location, values) for location, values in read_json(file))
 
 
-def _parse_line(location: str, line: bytes) -> dict[str, Any]:
-    try:
-        values = json.loads(line.decode("utf-8-sig"))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{location}: not valid JSON: {error.msg} at column {error.colno}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{location}: not valid UTF-8: {error.reason} at byte {error.start}") from error
-    except RecursionError as error:
-        raise DataError(f"{location}: nested too deeply") from error
-    if not isinstance(values, dict):
-        raise DataError(f"{location}: a row must be a JSON object, not {type(values).__name__}")
-    return values
+def _csv(file: Path) -> Iterator[Row]:
+    from .csv_rows import read_csv
+
+    return (Row(location, values) for location, values in read_csv(file))
 
 
-def _read_parquet(file: Path) -> Iterator[Row]:
-    import pyarrow
-    import pyarrow.parquet
+def _parquet(file: Path) -> Iterator[Row]:
+    from .arrow_rows import read_parquet
 
-    try:
-        with pyarrow.parquet.ParquetFile(file) as table:
-            number = 0
-            for batch in table.iter_batches(batch_size=PARQUET_BATCH_ROWS):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield Row(f"{file}: row {number}", values)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{file}: not a readable Parquet file: {error}") from error
+    return (Row(location, values, columnar=True) for location, values in read_parquet(file))
+
+
+def _arrow(file: Path) -> Iterator[Row]:
+    from .arrow_rows import read_arrow
+
+    return (Row(location, values, columnar=True) for location, values in read_arrow(file))
+
+
+READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    ".jsonl": _json,
+    ".ndjson": _json,
+    ".json": _json,
+    ".parquet": _parquet,
+    ".arrow": _arrow,
+    ".csv": _csv,
+    ".tsv": _csv,
+}
+SUFFIXES = f"{', '.join(READERS)}, and text compressed as .gz, .bz2 or .zst"
+"""For people."""

@@ -9,10 +9,16 @@ from typing import Any, Protocol
 
 from ...schemas.errors import ModelError
 
-TOKENIZER_FILES = ("tokenizer*", "*.jinja", "chat_template*", "vocab*", "merges*", "special_tokens_map.json")
+ADDITIONAL_TEMPLATES = "additional_chat_templates"
+"""Folder of the templates beside the default one."""
+TOKENIZER_FILES = (
+    *("tokenizer*", "*.jinja", "chat_template*", f"{ADDITIONAL_TEMPLATES}/*.jinja"),
+    *("vocab*", "merges*", "special_tokens_map.json"),
+)
 """Names of the files that decide how text becomes ids."""
 TEMPLATE_FILES = ("*.jinja", "chat_template*")
 """Those of them that lay out a chat and hold no vocabulary: the library makes an empty tokenizer from them alone."""
+PROBE = "a"
 _loading = threading.Lock()
 """Threads that import `transformers` at the same time get an ImportError: its names are made when first asked for."""
 
@@ -28,7 +34,12 @@ class Tokenizer(Protocol):
     def __len__(self) -> int: ...
 
     def apply_chat_template(
-        self, conversation: list[dict[str, Any]], tokenize: bool, add_generation_prompt: bool
+        self,
+        conversation: list[dict[str, Any]],
+        tools: list[Any] | None,
+        chat_template: str | None,
+        tokenize: bool,
+        add_generation_prompt: bool,
     ) -> Any: ...
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool) -> str: ...
@@ -67,3 +78,15 @@ def _load(model_path: str, trust_remote_code: bool, stats: tuple[tuple[str, int,
 def tokenizer_files(model_path: str) -> list[Path]:
     """The tokenizer's files, sorted by name."""
     return sorted({file for pattern in TOKENIZER_FILES for file in Path(model_path).glob(pattern) if file.is_file()})
+
+
+def appended_ids(tokenizer: Tokenizer) -> list[int]:
+    """What the tokenizer writes after plain text: an end of sequence, as models for other purposes want it. A prompt
+    that ends its own turn leaves nothing to be said."""
+    with_specials, bare = (
+        list(tokenizer([PROBE], add_special_tokens=special, verbose=False)["input_ids"][0]) for special in (True, False)
+    )
+    for start in range(len(with_specials) - len(bare) + 1):
+        if with_specials[start : start + len(bare)] == bare:
+            return with_specials[start + len(bare) :]
+    return []

@@ -6,6 +6,9 @@ from pydantic import BeforeValidator, Field
 
 from .base import Section
 
+TEMPLATE_SUFFIX = ".jinja"
+"""A chat template that is called so is a file."""
+
 
 def _as_list(value: Any) -> Any:
     """One file needs no list around it."""
@@ -17,11 +20,14 @@ Files = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 class DataSection(Section):
     train_files: Files = ()
-    """JSONL or Parquet files, read in this order. Required."""
+    """Files, patterns (`data/train-*.parquet`) or folders, read in this order. Required."""
     val_files: Files = ()
-    """Validation files; empty means no validation."""
+    """The same for validation; empty means no validation."""
     prompt_key: str = "prompt"
     """Column with the prompt: text, or a list of chat messages."""
+    chat_template: str | None = None
+    """Lays out chat messages: the name of one of the tokenizer's templates, or a file that ends in `.jinja`; null takes
+    the tokenizer's default."""
     max_prompt_length: int = Field(default=1024, ge=1)
     """Tokens; longer prompts are skipped and counted, never truncated."""
     max_response_length: int = Field(default=512, ge=1)

@@ -37,6 +37,8 @@ class Admission(Message):
     """Training prompts longer than data.max_prompt_length, per epoch."""
     validation_prompts: int
     data_fingerprint: str
+    notes: tuple[str, ...] = ()
+    """What people should know of their data although the run was admitted."""
 
 
 class RestoreRequest(Message):

@@ -347,6 +347,8 @@ class RunStatus(Message):
     reason: str = ""
     notice: str = ""
     """A request that was not heeded, and why: what people should know although nothing failed."""
+    notes: tuple[str, ...] = ()
+    """What people should know of their data although the run was admitted."""
     step: int
     """Steps finished so far."""
     total_steps: int

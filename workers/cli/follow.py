@@ -91,12 +91,18 @@ async def _lost(client: Client, run_id: str) -> bool:
     return False
 
 
+def fresh_notes(view: View, told: tuple[str, ...]) -> list[str]:
+    """What admission has to say of the data, each once."""
+    return [note for note in (view.status.notes if view.status else ()) if note not in told]
+
+
 class Lines:
     """One line per finished step, and one when the phase changes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._told = ""
+        self._noted: tuple[str, ...] = ()
 
     def __enter__(self) -> "Lines":
         return self
@@ -105,6 +111,9 @@ class Lines:
         return None
 
     def show(self, view: View) -> None:
+        for note in fresh_notes(view, self._noted):
+            self._print(f"note: {note}")
+            self._noted = (*self._noted, note)
         for step in view.fresh:
             self._print(step_line(step, view))
         phase = view.status.phase if view.status else ""
@@ -125,6 +134,7 @@ class InPlace:
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._noted: tuple[str, ...] = ()
 
     def __enter__(self) -> "InPlace":
         self._live.__enter__()
@@ -134,6 +144,9 @@ class InPlace:
         self._live.__exit__(*ended)
 
     def show(self, view: View) -> None:
+        for note in fresh_notes(view, self._noted):
+            self._live.console.print(Text(f"note: {note}"))  # it stays, above what is redrawn
+            self._noted = (*self._noted, note)
         status = view.status
         done, total = (status.step, status.total_steps) if status else (0, 0)
         newest = Text(step_line(view.recent[-1], view)) if view.recent else Text("no step finished yet")

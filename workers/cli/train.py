@@ -9,6 +9,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from ...schemas.config import RunConfig, merge_with_places, parse_config
+from ...schemas.config.data import TEMPLATE_SUFFIX
 from ...schemas.errors import ConfigError, RunExists
 from ...schemas.ids import ORCHESTRATOR_QUEUE, RUN_ID_PATTERN, RUN_ID_RULE
 from ...schemas.messages.run import RunResult, StartRun
@@ -33,6 +34,9 @@ def read_config(file: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], R
         if isinstance(where, dict) and where.get(key):
             found = where[key]
             where[key] = _absolute(found) if isinstance(found, str) else [_absolute(one) for one in found]
+    data = values.get("data")
+    if isinstance(data, dict) and str(data.get("chat_template")).endswith(TEMPLATE_SUFFIX):
+        data["chat_template"] = _absolute(data["chat_template"])
     return values, parse_config(values)
 
 

@@ -92,6 +92,7 @@ def run_status(run_id: RunId, control: Control, state: RunState | None, waits: t
         update={
             "step": ledger.version,
             "total_steps": state.admission.total_steps,
+            "notes": state.admission.notes,
             "version": ledger.version,
             "live_groups": len(ledger.live_groups()),
             "occupied_groups": ledger.occupied_count,
