@@ -53,6 +53,16 @@ async def test_a_retried_admission_gives_the_same_answer_although_the_files_are_
     assert await admit(store, values) == admission
 
 
+async def test_what_is_to_be_known_of_the_data_is_kept_with_the_run(
+    store: AsyncEngine, tiny_model_dir: Path, train: Path
+) -> None:
+    await asyncio.to_thread(write_jsonl, train, [*sums(7), {"prompt": "a", "x": float("nan")}])
+    values = config_values(tiny_model_dir, train)
+    admission = await admit(store, values)
+    assert [note.partition(":")[0] for note in admission.notes] == ["column 'x' holds what cannot be kept"]
+    assert (await admit(store, values)).notes == admission.notes
+
+
 async def test_a_run_id_of_another_run_is_refused(store: AsyncEngine, tiny_model_dir: Path, train: Path) -> None:
     values = config_values(tiny_model_dir, train)
     await admit(store, values)

@@ -40,6 +40,28 @@ async def test_groups_follow_the_order_of_the_epochs_and_carry_their_tags(run: A
     assert len(decode_ids(first.prompt_ids)) == 6
 
 
+async def test_whatever_admission_lets_through_can_be_drawn(
+    store: AsyncEngine, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        '{"prompt": "a", "x\\u0000": ["\\u0000", "\\ud83d", "\\ud83d\\ude00"], "data_source": "s", '
+        f'"big": {"9" * 4300}, "huge": {"9" * 4301}, "x": [NaN, 1e999, 1.5], "deep": {90 * "["}{90 * "]"}, '
+        '"reward_model": {"ground_truth": {"\\u2028": [1, null, true]}}}\n{"prompt": "b"}\n'
+    )
+    admission = await admit(store, config_values(tiny_model_dir, tmp_path / "a.jsonl", data={"shuffle": False}))
+    await draw(store, [0])
+    async with store.connect() as connection:
+        (group,) = await connection.execute(select(Group.extra, Group.ground_truth, Group.data_source))
+    deep = group.extra.pop("deep")
+    assert group == (
+        {"x\\x00": [None, None, "\U0001f600"], "big": int("9" * 4300), "huge": None, "x": [None, None, 1.5]},
+        {"\u2028": [1, None, True]},
+        "s",
+    )
+    assert str(deep) == 90 * "[" + 90 * "]"
+    assert len(admission.notes) == 4
+
+
 async def test_drawing_again_changes_nothing(run: AsyncEngine) -> None:
     await draw(run, [0, 0], trajectories=3)
     async with run.begin() as connection:

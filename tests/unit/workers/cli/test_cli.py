@@ -19,7 +19,7 @@ from psrl.schemas.ids import RunId
 from psrl.schemas.messages.run import RunPhase, RunStatus, Wait
 from psrl.workers.cli.commands import app
 from psrl.workers.cli.config_docs import document, leaves
-from psrl.workers.cli.follow import InPlace
+from psrl.workers.cli.follow import InPlace, Lines
 from psrl.workers.cli.progress import Rate, View, now_line, step_line
 from psrl.workers.cli.runs import cause_of
 from psrl.workers.cli.status import as_text, outcome_line, wait_line
@@ -215,10 +215,15 @@ def test_paths_become_absolute_because_workers_live_elsewhere(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    values, parsed = read_config(config, ["data.val_files=[v.jsonl]"])
+    values, parsed = read_config(config, ["data.val_files=v/*.jsonl", "data.chat_template=t.jinja"])
     assert parsed.model.path == values["model"]["path"] == str(tmp_path / "model")
     assert parsed.data.train_files == (str(tmp_path / "train.jsonl"),)
-    assert parsed.data.val_files == (str(tmp_path / "v.jsonl"),)
+    assert parsed.data.val_files == (str(tmp_path / "v" / "*.jsonl"),)
+    assert parsed.data.chat_template == str(tmp_path / "t.jinja")
+
+
+def test_a_chat_templates_name_stays_a_name(config: Path) -> None:
+    assert read_config(config, ["data.chat_template=tool_use"])[1].data.chat_template == "tool_use"
 
 
 def test_a_path_may_begin_with_a_tilde(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,19 +301,21 @@ def test_a_rate_is_that_of_the_last_seconds_also_between_two_bursts_and_after_a_
     assert rate.add(33, 10) == 5.0
 
 
+STATUS = RunStatus(
+    run_id=RunId("r"),
+    phase=RunPhase.RUNNING,
+    step=5,
+    total_steps=80,
+    version=5,
+    live_groups=8,
+    occupied_groups=3,
+    waiting_for="buffer 5: 3 of 8 groups complete",
+    validation_accuracy=0.5,
+)
+
+
 def test_between_steps_the_run_says_what_it_waits_for() -> None:
-    status = RunStatus(
-        run_id=RunId("r"),
-        phase=RunPhase.RUNNING,
-        step=5,
-        total_steps=80,
-        version=5,
-        live_groups=8,
-        occupied_groups=3,
-        waiting_for="buffer 5: 3 of 8 groups complete",
-        validation_accuracy=0.5,
-    )
-    assert now_line(View(status=status)) == "running  validation 0.500  waiting for buffer 5: 3 of 8 groups complete"
+    assert now_line(View(status=STATUS)) == "running  validation 0.500  waiting for buffer 5: 3 of 8 groups complete"
 
 
 @pytest.mark.parametrize(
@@ -341,6 +348,18 @@ def test_on_a_terminal_the_newest_step_is_redrawn_in_place() -> None:
     lines = [line for line in written.getvalue().splitlines() if "step 5/?" in line]
     assert lines
     assert "━" not in lines[-1]
+
+
+@pytest.mark.parametrize("shown_by", [Lines, InPlace])
+def test_what_admission_says_of_the_data_is_told_once(shown_by: type[Lines | InPlace]) -> None:
+    written = io.StringIO()
+    said = "column 'x' holds what cannot be kept: rewards see null in its place (12 times, first: a.jsonl:7: x=nan)"
+    view = View(status=STATUS.model_copy(update={"notes": (said,)}))
+    with shown_by(Console(file=written, force_terminal=True, width=200)) as shown:
+        shown.show(View())
+        shown.show(view)
+        shown.show(view)
+    assert written.getvalue().count(f"note: {said}") == 1
 
 
 def test_the_end_of_a_run_is_one_line() -> None:

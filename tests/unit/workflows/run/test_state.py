@@ -35,6 +35,7 @@ def full() -> RunState:
             skipped_too_long=1,
             validation_prompts=1,
             data_fingerprint="f",
+            notes=("n",),
         ),
         control=Control(
             phase=RunPhase.RUNNING,
