@@ -17,6 +17,7 @@ from .files import data_files
 from .notes import Notes
 from .prompt import Prompts, RenderedPrompt
 from .rows import Row, read_rows
+from .storable import short
 from .template import ChatTemplate
 from .tokenizer import Tokenizer, appended_ids, load_tokenizer, tokenizer_files
 
@@ -118,6 +119,8 @@ def fingerprint(config: RunConfig) -> str:
                 digest.update(hashlib.file_digest(content, "sha256").digest())
         except OSError as error:
             raise DataError(f"{key}: {file.absolute()} cannot be read: {error.strerror}") from error
+        except ValueError as error:  # a name that no file can have
+            raise DataError(f"{key}: {short(str(file))} cannot be read: {error}") from error
     return digest.hexdigest()
 
 

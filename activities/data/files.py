@@ -7,6 +7,7 @@ from pathlib import Path
 from ...schemas.errors import DataError
 from .compressed import bare_suffix
 from .rows import READERS, SUFFIXES
+from .storable import short
 
 PATTERN = re.compile(r"[*?[]")
 SPLIT = re.compile(r"(train|test|valid|val|dev|eval)(?![a-z])|(validation)(?![a-z])")
@@ -17,7 +18,13 @@ ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.
 
 def data_files(entries: Iterable[str], key: str) -> list[Path]:
     """In the order of the entries, within one by name. Raises `DataError` where an entry leads to nothing."""
-    return [file for entry in entries for file in _files(entry, key)]
+    found: list[Path] = []
+    for entry in entries:
+        try:
+            found += _files(entry, key)
+        except (OSError, ValueError) as error:  # no right to look there, a name that is none, a pattern that is none
+            raise DataError(f"{key}: {short(entry)} cannot be looked up: {error}") from error
+    return found
 
 
 def _files(entry: str, key: str) -> list[Path]:

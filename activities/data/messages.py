@@ -21,6 +21,8 @@ SHAREGPT_ROLES = {
     "system": "system",
 }
 """`from` of ShareGPT, and the role it is."""
+SHAREGPT_CALL = "function_call"
+"""The assistant calls a tool: `value` is the call as JSON."""
 MEDIA = ("image", "image_url", "input_image", "video", "video_url", "audio", "audio_url", "input_audio")
 """Types of parts that only models that see or hear understand; each also stands in a field of that name."""
 MEDIA_COLUMNS = ("image", "images", "video", "videos", "audio", "audios")
@@ -92,15 +94,23 @@ def _message(where: str, message: Any, columnar: bool) -> Message:
         raise DataError(f"{where} must be an object, not {short(message)}")
     fields = {name: _decoded(item) for name, item in without_null(message, deep=columnar).items()}
     if "from" in fields and "role" not in fields:
-        sender = fields.pop("from")
-        if sender not in SHAREGPT_ROLES:
-            raise DataError(f"{where}: from={short(sender)}; allowed: {', '.join(SHAREGPT_ROLES)}")
-        fields = {"role": SHAREGPT_ROLES[sender], "content": fields.pop("value", None), **fields}
+        fields = _of_sharegpt(where, fields)
+    if isinstance(fields.get("function_call"), Mapping):  # how OpenAI's interface had it before there were several
+        fields["tool_calls"] = [{"type": "function", "function": fields.pop("function_call")}]
     if not isinstance(fields.get("role"), str):
         raise DataError(f"{where}: role={short(fields.get('role'))}; allowed: text")
     calls = _calls(where, fields.pop("tool_calls", None))
     content = _content(where, fields.get("content"), optional=bool(calls))
     return {**fields, "content": content, **({"tool_calls": calls} if calls else {})}
+
+
+def _of_sharegpt(where: str, fields: Message) -> Message:
+    sender, value = fields.get("from"), fields.get("value")
+    if sender == SHAREGPT_CALL and isinstance(value, str) and isinstance(call := parsed(value), Mapping):
+        return {"role": "assistant", "tool_calls": [{"type": "function", "function": call}]}
+    if sender not in SHAREGPT_ROLES:
+        raise DataError(f"{where}: from={short(sender)}; allowed: {', '.join((*SHAREGPT_ROLES, SHAREGPT_CALL))}")
+    return {"role": SHAREGPT_ROLES[sender], "content": value}
 
 
 def without_null(value: Any, deep: bool) -> Any:

@@ -19,16 +19,29 @@ class Row(NamedTuple):
     """Every object has every field of its column: null also stands for a field that is not there."""
 
 
+LFS_POINTER = b"version https://git-lfs"
+
+
 def read_rows(file: Path, key: str) -> Iterator[Row]:
     """Every row of `file`; `key` is the configuration key that names it."""
     if not file.is_file():
         raise DataError(f"{key}: {file.absolute()} does not exist or is not a file")
     if file.stat().st_size == 0:
         raise DataError(f"{key}: {file.absolute()} is empty")
+    if _start(file, key) == LFS_POINTER:
+        raise DataError(f"{key}: {file.absolute()} is Git LFS's pointer to the data; `git lfs pull` fetches them")
     suffix = bare_suffix(file)
     if suffix not in READERS:
         raise DataError(f"{key}: {file} has the unknown suffix {suffix!r}; allowed: {SUFFIXES}")
     return READERS[suffix](file)
+
+
+def _start(file: Path, key: str) -> bytes:
+    try:
+        with file.open("rb") as content:
+            return content.read(len(LFS_POINTER))
+    except OSError as error:
+        raise DataError(f"{key}: {file.absolute()} cannot be read: {error.strerror}") from error
 
 
 def _json(file: Path) -> Iterator[Row]:

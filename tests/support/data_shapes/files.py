@@ -103,6 +103,11 @@ FILES = [
         refused=r"a\.jsonl:2: nested too deeply",
     ),
     Shape("one line of a megabyte", jsonl({"prompt": "a", "raw": "x" * 2**20}), ("a",)),
+    Shape(
+        "Git LFS's pointer",
+        content("a.parquet", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+        refused=r"data\.train_files: /.*a\.parquet is Git LFS's pointer to the data; `git lfs pull`",
+    ),
     Shape("empty file", content("a.jsonl", b""), refused=r"data\.train_files: .*a\.jsonl is empty"),
     Shape("blank file", content("a.jsonl", b"\n \n"), refused=r"no usable prompt in .*a\.jsonl: 0 rows"),
     Shape("empty JSON list", content("a.json", b"[]"), refused="no usable prompt in .*: 0 rows"),
@@ -179,5 +184,15 @@ FILES = [
         "CSV with an open quote",
         content("a.csv", 'prompt\n"a\n'),
         refused=r"a\.csv:\d: not valid CSV: unexpected end of data",
+    ),
+    Shape(
+        "name that is too long",
+        lambda folder: folder / ("x" * 5000),
+        refused=r"data\.train_files: .* cannot be looked up",
+    ),
+    Shape(
+        "pattern that is none",
+        lambda folder: folder / "**.jsonl",
+        refused=r"data\.train_files: .* cannot be looked up: Inval",
     ),
 ]

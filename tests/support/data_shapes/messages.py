@@ -149,4 +149,31 @@ MESSAGES = [
         notes=("column 'prompt' holds conversations written as text",),
     ),
     Shape("text that begins like a list", jsonl({"prompt": '[{"x": 1}] is what?'}), ('[{"x": 1}] is what?',)),
+    Shape(
+        "OpenAI's function_call",
+        jsonl(
+            {
+                "prompt": [
+                    *user("q"),
+                    {"role": "assistant", "content": None, "function_call": CALL["function"]},
+                    *user("r"),
+                ]
+            }
+        ),
+        ("<|user|>q<|assistant|><|eos|><|user|>r<|assistant|>",),
+    ),
+    Shape(
+        "ShareGPT with a call of a tool",
+        jsonl(
+            {
+                "conversations": [
+                    {"from": "human", "value": "q"},
+                    {"from": "function_call", "value": '{"name": "f", "arguments": {}}'},
+                    {"from": "observation", "value": "1"},
+                ]
+            }
+        ),
+        ("<|user|>q<|assistant|><|eos|><|tool|>1<|assistant|>",),
+        notes=("prompts are taken from column 'conversations'",),
+    ),
 ]

@@ -118,3 +118,8 @@ def test_a_run_goes_on_with_the_data_in_memory_and_refuses_other_data(tiny_model
     assert cache.admitted(chosen, admitted.fingerprint) is admitted
     with pytest.raises(DataError, match="have changed since the run was admitted"):
         DatasetCache().admitted(chosen, admitted.fingerprint)
+
+
+def test_a_name_that_no_file_can_have_is_refused(tiny_model_dir: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.train_files: 'a\\x00\.jsonl' cannot be read: embedded null byte"):
+        fingerprint(config(tiny_model_dir, Path("a\0.jsonl")))

@@ -4,6 +4,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from psrl.activities.data.dataset import Dataset, fingerprint, load_dataset
@@ -57,6 +59,15 @@ def test_arguments_of_calls_reach_the_template_in_the_form_it_wants(
 ) -> None:
     model = with_template(tiny_model_dir, tmp_path, template)
     assert load(model, tmp_path, {"prompt": messages}).train[1].text == rendered
+
+
+def test_a_field_that_parquet_fills_with_null_is_not_there(tiny_model_dir: Path, tmp_path: Path) -> None:
+    calls = [[{"name": "f", "arguments": {"x": "1"}}], [{"name": "g", "arguments": {"y": "2"}}]]
+    messages = [*ASK, *({"role": "assistant", "tool_calls": call} for call in calls), *ASK]
+    model = with_template(tiny_model_dir, tmp_path, PRINTED)
+    pq.write_table(pa.Table.from_pylist([{"prompt": messages}]), tmp_path / "a.parquet")
+    values = config_values(model, tmp_path / "a.parquet", data={"max_prompt_length": 100})
+    assert load_dataset(parse_config(values)).train[0].text == '{"x": "1"}{"y": "2"}'
 
 
 @pytest.mark.parametrize("tools", [[TOOL], '[{"type": "function", "function": {"name": "add"}}]'])
