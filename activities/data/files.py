@@ -33,6 +33,8 @@ def _files(entry: str, key: str) -> list[Path]:
     path = Path(entry).expanduser()
     if path.is_dir():
         return _of_folder(path, key)
+    if path.exists() and not path.is_file():
+        raise DataError(f"{key}: {path.absolute()} is neither a file nor a folder")
     if path.exists() or not PATTERN.search(entry):
         return [path]
     anchor = Path(path.anchor or ".")

@@ -16,7 +16,7 @@ from .storable import KEPT, fault_of, kept, kept_key, short
 from .template import ChatTemplate
 
 DEFAULT_KEY = DataSection.model_fields["prompt_key"].default
-CHAT_COLUMNS = ("messages", "conversations")
+CHAT_COLUMNS = ("messages", "conversations", "conversation")
 """Where data sets for fine-tuning keep conversations: taken when there is no column of the default name."""
 TEXT_COLUMNS = ("question", "problem", "query", "instruction", "input", "text")
 """Where they keep questions: suggested only, as whether the model should see them bare is for people to say."""

@@ -4,6 +4,7 @@ import bz2
 import codecs
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,6 +27,12 @@ def arrow_file(folder: Path) -> Path:
     with pa.ipc.new_file(folder / "a.arrow", pa.schema([("prompt", pa.string())])) as sink:
         sink.write_table(pa.table({"prompt": ["a"]}))
     return folder / "a.arrow"
+
+
+def named_pipe(folder: Path) -> Path:
+    """Who opens it waits for ever."""
+    os.mkfifo(folder / "a.jsonl")
+    return folder / "a.jsonl"
 
 
 LINE = '{"prompt": "a"}'
@@ -195,4 +202,5 @@ FILES = [
         lambda folder: folder / "**.jsonl",
         refused=r"data\.train_files: .* cannot be looked up: Inval",
     ),
+    Shape("named pipe", named_pipe, refused=r"data\.train_files: /.*a\.jsonl is neither a file nor a folder"),
 ]
