@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ...schemas.config.data import DataSection
 from ...schemas.errors import DataError, nearest
-from .messages import Message, parsed, read_chat, refuse_media, without_null, written_as_text
+from .messages import Chat, parsed, read_chat, refuse_media, without_null, written_as_text
 from .notes import Notes
 from .rows import Row
 from .storable import KEPT, fault_of, kept, kept_key, short
@@ -20,6 +20,7 @@ CHAT_COLUMNS = ("messages", "conversations", "conversation")
 """Where data sets for fine-tuning keep conversations: taken when there is no column of the default name."""
 TEXT_COLUMNS = ("question", "problem", "query", "instruction", "input", "text")
 """Where they keep questions: suggested only, as whether the model should see them bare is for people to say."""
+NO_CHAT = Chat([], [])
 COMPLETION = "completion"
 """Column in which a reward finds the answer that a conversation came with."""
 
@@ -58,7 +59,8 @@ class Prompts:
         if not isinstance(prompt, list):
             prompt = _needed(row.location, key, prompt)
         plain = isinstance(prompt, str)
-        text, completion = (prompt, []) if plain else self._conversation(row, key, prompt)
+        chat = NO_CHAT if plain else self._chat(row, key, prompt)
+        text = prompt if plain else self._laid_out(row, key, chat)
         if not text:
             raise DataError(f"{row.location}: column {key!r} is empty")
         source = _needed(row.location, "data_source", values.pop("data_source", None))
@@ -66,8 +68,8 @@ class Prompts:
             raise DataError(f"{row.location}: data_source={short(source)} must be text")
         ground_truth = _needed(row.location, "reward_model.ground_truth", _take_ground_truth(row.location, values))
         extra = dict(self._extra(row.location, name, value) for name, value in values.items())
-        if completion:
-            extra.setdefault(COMPLETION, completion)
+        if chat.completion:
+            extra.setdefault(COMPLETION, chat.completion)
         return RenderedPrompt(row.location, text, plain, source or "", ground_truth, extra)
 
     def _column(self, location: str, values: Mapping[str, Any]) -> str:
@@ -85,21 +87,22 @@ class Prompts:
             f"here: {', '.join(map(str, values))}{hint}"
         )
 
-    def _conversation(self, row: Row, key: str, value: Any) -> tuple[str, list[Message]]:
-        """Rendered, and the answer that came with it."""
-        chat = read_chat(row.location, key, value, row.columnar)
-        messages, completion = (_needed(row.location, key, part) for part in chat)
+    def _chat(self, row: Row, key: str, value: Any) -> Chat:
+        messages, completion = read_chat(row.location, key, value, row.columnar)
         if completion:
             self._notes.add(
                 "conversations end with the assistant's answer: it is left out of the prompt, and rewards find it in "
                 f"column {COMPLETION!r}",
                 row.location,
             )
+        return Chat(_needed(row.location, key, messages), _needed(row.location, key, completion))
+
+    def _laid_out(self, row: Row, key: str, chat: Chat) -> str:
         where = f"{row.location}: column {key!r}"
-        text = self._template.render(where, messages, self._tools(row))
+        text = self._template.render(where, chat.messages, self._tools(row))
         if why := fault_of(text):
             raise DataError(f"{where}, laid out by the chat template, {why}; allowed: {KEPT}")
-        return text, completion
+        return text
 
     def _tools(self, row: Row) -> list[Any] | None:
         """Those that the model may call, as data sets for agents describe them beside the conversation."""
@@ -112,6 +115,7 @@ class Prompts:
             self._notes.add(
                 "column 'tools' is not shown to the model: its chat template has no place for it", row.location
             )
+            return None
         return list(_needed(row.location, "tools", without_null(tools, deep=row.columnar)))
 
     def _extra(self, location: str, column: str, value: Any) -> tuple[str, Any]:

@@ -176,4 +176,10 @@ MESSAGES = [
         ("<|user|>q<|assistant|><|eos|><|tool|>1<|assistant|>",),
         notes=("prompts are taken from column 'conversations'",),
     ),
+    Shape(
+        "conversation column",
+        jsonl({"conversation": user("q")}),
+        (ASKED,),
+        notes=("prompts are taken from column 'conv",),
+    ),
 ]
