@@ -75,7 +75,7 @@ def test_tools_of_a_row_are_shown_to_the_model(tiny_model_dir: Path, tmp_path: P
     model = with_template(tiny_model_dir, tmp_path, TOOLS)
     dataset = load(model, tmp_path, {"prompt": ASK, "tools": tools})
     assert dataset.train[1].text == "add q"
-    assert dataset.train[1].extra == {"tools": tools}
+    assert dataset.train[1].extra["tools"] == tools
     assert dataset.notes == ()
 
 
