@@ -18,7 +18,6 @@ TOKENIZER_FILES = (
 """Names of the files that decide how text becomes ids."""
 TEMPLATE_FILES = ("*.jinja", "chat_template*")
 """Those of them that lay out a chat and hold no vocabulary: the library makes an empty tokenizer from them alone."""
-PROBE = "a"
 _loading = threading.Lock()
 """Threads that import `transformers` at the same time get an ImportError: its names are made when first asked for."""
 
@@ -84,7 +83,7 @@ def appended_ids(tokenizer: Tokenizer) -> list[int]:
     """What the tokenizer writes after plain text: an end of sequence, as models for other purposes want it. A prompt
     that ends its own turn leaves nothing to be said."""
     with_specials, bare = (
-        list(tokenizer([PROBE], add_special_tokens=special, verbose=False)["input_ids"][0]) for special in (True, False)
+        list(tokenizer(["a"], add_special_tokens=special, verbose=False)["input_ids"][0]) for special in (True, False)
     )
     for start in range(len(with_specials) - len(bare) + 1):
         if with_specials[start : start + len(bare)] == bare:
