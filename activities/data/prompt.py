@@ -1,10 +1,11 @@
 """One prompt: from a row in the columns people have to rendered text, with everything a reward may want to see.
 
-Promises: a value that the run needs and cannot keep is refused with its place; in any other column null takes its
-place, and a note says so.
+Promises: a value that the run needs and cannot keep is refused with its place, as is text anywhere that cannot be
+stored; in any other column null takes the place of what has no form in JSON, and a note says so.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from ...schemas.config.data import DataSection
@@ -12,7 +13,7 @@ from ...schemas.errors import DataError, nearest
 from .messages import Chat, parsed, read_chat, refuse_media, without_null, written_as_text
 from .notes import Notes
 from .rows import Row
-from .storable import KEPT, fault_of, kept, kept_key, short
+from .storable import KEPT, fault_of, kept, kept_key, meant_as_text, short
 from .template import ChatTemplate
 
 DEFAULT_KEY = DataSection.model_fields["prompt_key"].default
@@ -119,11 +120,15 @@ class Prompts:
         return list(_needed(row.location, "tools", without_null(tools, deep=row.columnar)))
 
     def _extra(self, location: str, column: str, value: Any) -> tuple[str, Any]:
+        """Text with a character that cannot be stored is refused: a reward would be shown another text. What has no
+        form in JSON was seldom meant for it."""
         name = kept_key(column)
         if name != column:
             self._notes.add(f"the name of a column {fault_of(column)}: it is spelt {name}", location)
 
         def leave_out(place: str, item: Any, why: str) -> None:
+            if meant_as_text(item):
+                _refuse(location, place, item, why)
             what = f"column {name!r} holds what cannot be kept: rewards see null in its place"
             self._notes.add(what, f"{location}: {place}={short(item)} {why}")
 
@@ -134,11 +139,11 @@ class Prompts:
 
 def _needed(location: str, name: str, value: Any) -> Any:
     """The value as it is kept. Raises `DataError` for one that cannot be."""
+    return kept(value, name, partial(_refuse, location))
 
-    def refuse(name: str, item: Any, why: str) -> NoReturn:
-        raise DataError(f"{location}: {name}={short(item)} cannot be kept: it {why}; allowed: {KEPT}")
 
-    return kept(value, name, refuse)
+def _refuse(location: str, name: str, item: Any, why: str) -> NoReturn:
+    raise DataError(f"{location}: {name}={short(item)} cannot be kept: it {why}; allowed: {KEPT}")
 
 
 def _take_ground_truth(location: str, values: dict[str, Any]) -> Any:

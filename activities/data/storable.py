@@ -123,6 +123,11 @@ def fault_of(text: str) -> str:
     return ""
 
 
+def meant_as_text(value: Any) -> bool:
+    """Text at fault that somebody wrote as text: no bytes that were read as such, and no length beyond all use."""
+    return isinstance(value, str) and fault_of(value).startswith("holds ")
+
+
 def short(value: Any) -> str:
     """A value in a message."""
     text = storable(repr(value), 200)

