@@ -39,17 +39,19 @@ async def main(stack: Stack, stop: asyncio.Event) -> None:
     await asyncio.to_thread(require_current, stack.postgres_url)
     client = await join(stack)
     store = async_store(stack.postgres_url, store_id=stack.store_id)
+    rewards = Rewards(store)
     watchdog = asyncio.create_task(_watchdog())
     try:
-        async with cpu_worker(client, store, len(stack.instances)):
+        async with cpu_worker(client, store, len(stack.instances), rewards):
             await stop.wait()
     finally:
+        rewards.close()
         watchdog.cancel()
         faulthandler.cancel_dump_traceback_later()
         await store.dispose()
 
 
-def cpu_worker(client: Client, store: AsyncEngine, instances: int | None) -> Worker:
+def cpu_worker(client: Client, store: AsyncEngine, instances: int | None, rewards: Rewards | None = None) -> Worker:
     """The worker; also what integration tests run in their own process."""
     datasets = DatasetCache()
     draw = Draw(store, datasets)
@@ -61,7 +63,7 @@ def cpu_worker(client: Client, store: AsyncEngine, instances: int | None) -> Wor
             Restore(store, datasets, instances).restore_run,
             draw.draw_groups,
             draw.draw_validation,
-            Rewards(store).score,
+            (rewards or Rewards(store)).score,
         ],
         max_concurrent_activities=MAX_ACTIVITIES,
         graceful_shutdown_timeout=GRACE,

@@ -17,7 +17,9 @@ from ...schemas.tables import Run
 from ..boundary import boundary
 from ..filters.registry import check_filter
 from ..heartbeat import heartbeating
-from ..rewards.load import load_reward
+from ..rewards.load import check_columns, check_reward, chosen_for
+from ..rewards.shapes import columns_of
+from ..user_code.prepared import Found
 from .dataset import Dataset, DatasetCache
 from .model_dir import check_model
 
@@ -26,6 +28,13 @@ class Checked(NamedTuple):
     config: RunConfig
     dataset: Dataset
     total_steps: int
+    reward: Found
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What people should know although nothing is wrong."""
+        chosen = chosen_for(self.config.reward, self.reward)
+        return (*self.dataset.notes, *([chosen] if chosen else []))
 
 
 class Admit:
@@ -59,10 +68,11 @@ class Admit:
         config = parse_config(request.config)
         check_instances(config, self._instances)
         check_model(config)
-        load_reward(config.reward.function)
+        found = check_reward(config.reward)
         check_filter(config)
         dataset = self._datasets.load(config)
-        return Checked(config, dataset, total_steps(config, len(dataset.train)))
+        check_reward_columns(config, found, dataset)
+        return Checked(config, dataset, total_steps(config, len(dataset.train)), found)
 
 
 def check_instances(config: RunConfig, available: int | None) -> None:
@@ -73,6 +83,12 @@ def check_instances(config: RunConfig, available: int | None) -> None:
             f"psrl.deployment.n_rollout_instances={wanted}, but this stack has {available}; "
             f"allowed: 1 to {available}, or start a larger stack"
         )
+
+
+def check_reward_columns(config: RunConfig, found: Found, dataset: Dataset) -> None:
+    """Raises `RewardLoadError` when the function wants a column that no row has."""
+    prompts = (*dataset.train, *dataset.validation)
+    check_columns(config.reward, found, (name for prompt in prompts for name in columns_of(prompt)))
 
 
 def total_steps(config: RunConfig, prompts: int) -> int:
@@ -95,7 +111,7 @@ def admission_of(checked: Checked) -> Admission:
         skipped_too_long=checked.dataset.skipped_too_long,
         validation_prompts=len(checked.dataset.validation),
         data_fingerprint=checked.dataset.fingerprint,
-        notes=checked.dataset.notes,
+        notes=checked.notes,
     )
 
 

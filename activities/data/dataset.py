@@ -38,6 +38,8 @@ class Prompt(NamedTuple):
     data_source: str
     ground_truth: Any
     extra: dict[str, Any]
+    messages: list[dict[str, Any]] | None = None
+    """Of a chat; for rewards that judge conversations."""
 
 
 class Dataset(NamedTuple):
@@ -148,7 +150,15 @@ class Loader:
                     skipped += 1
                 else:
                     prompts.append(
-                        Prompt(number, encode_ids(ids), item.text, item.data_source, item.ground_truth, item.extra)
+                        Prompt(
+                            number,
+                            encode_ids(ids),
+                            item.text,
+                            item.data_source,
+                            item.ground_truth,
+                            item.extra,
+                            item.messages,
+                        )
                     )
                 number += 1
         if not prompts:

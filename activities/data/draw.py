@@ -12,6 +12,7 @@ from temporalio import activity
 from ...schemas.errors import InvariantViolated
 from ...schemas.ids import GroupId, RunId, Version, training_group, validation_group
 from ...schemas.messages.data import DrawRequest, DrawResult, DrawValidationRequest, Purpose
+from ...schemas.messages.rewards import PROMPT_MESSAGES
 from ...schemas.tables import Group
 from ..boundary import boundary
 from ..heartbeat import heartbeating
@@ -83,7 +84,7 @@ def _prompt_columns(place: Place, prompt: Prompt) -> dict[str, Any]:
         "prompt_text": prompt.text,
         "data_source": prompt.data_source,
         "ground_truth": prompt.ground_truth,
-        "extra": prompt.extra,
+        "extra": prompt.extra if prompt.messages is None else {**prompt.extra, PROMPT_MESSAGES: prompt.messages},
     }
 
 

@@ -36,6 +36,8 @@ class RenderedPrompt(NamedTuple):
     data_source: str
     ground_truth: Any
     extra: dict[str, Any]
+    messages: list[dict[str, Any]] | None = None
+    """Of a chat."""
 
 
 class Prompts:
@@ -71,7 +73,8 @@ class Prompts:
         extra = dict(self._extra(row.location, name, value) for name, value in values.items())
         if chat.completion:
             extra.setdefault(COMPLETION, chat.completion)
-        return RenderedPrompt(row.location, text, plain, source or "", ground_truth, extra)
+        messages = None if plain else chat.messages
+        return RenderedPrompt(row.location, text, plain, source or "", ground_truth, extra, messages)
 
     def _column(self, location: str, values: Mapping[str, Any]) -> str:
         if self._prompt_key in values:

@@ -26,9 +26,9 @@ from ..filters.registry import check_filter, filter_name
 from ..filters.scored import read_scored_groups
 from ..filters.verdict import Verdicts
 from ..heartbeat import heartbeating
-from ..rewards.load import load_reward
+from ..rewards.load import check_reward
 from ..store.literals import listed
-from .admit import Checked, admission_of, check_instances, total_steps
+from .admit import Checked, admission_of, check_instances, check_reward_columns, total_steps
 from .dataset import DatasetCache, fingerprint
 from .model_dir import check_model
 
@@ -117,10 +117,12 @@ class Restore:
         config = parse_config(run.config)
         check_instances(config, self._instances)
         check_model(config)
-        load_reward(config.reward.function)
+        found = check_reward(config.reward)
         check_filter(config)
         if fingerprint(config) == run.data_fingerprint:
-            return Checked(config, self._datasets.load(config), run.total_steps)
+            dataset = self._datasets.load(config)
+            check_reward_columns(config, found, dataset)
+            return Checked(config, dataset, run.total_steps, found)
         if not accept_changed_data:
             raise DataError(
                 f"the data files of run {run.run_id!r} have changed since it was admitted (data.train_files, "
@@ -128,7 +130,8 @@ class Restore:
                 f"Restore them, or `psrl resume {run.run_id} --accept-changed-data`: a new epoch begins then"
             )
         dataset = self._datasets.load(config)
-        return Checked(config, dataset, total_steps(config, len(dataset.train)))
+        check_reward_columns(config, found, dataset)
+        return Checked(config, dataset, total_steps(config, len(dataset.train)), found)
 
 
 async def _run(connection: AsyncConnection, run_id: RunId) -> Row[Any]:

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 from ...schemas.config import GroupFilterName, RunConfig
 from ...schemas.config.algorithm import REWARD_ITSELF
-from ...schemas.errors import FilterLoadError
-from ..user_code.load import UserFunction, load_function
+from ...schemas.errors import FilterLoadError, UserCodeFailed
+from ..user_code.process import examine
 from .contract import GroupFilter
 from .dynamic_sampling import dynamic_sampling
 from .no_filter import no_filter
+from .plug_in import KEY, recipe
 
 BUILT_IN: dict[str, Callable[[RunConfig], GroupFilter]] = {
     GroupFilterName.DYNAMIC_SAMPLING: dynamic_sampling,
@@ -22,16 +23,14 @@ def filter_name(config: RunConfig) -> str | None:
     return chosen.name if chosen.enable else None
 
 
-def load_plug_in(name: str) -> UserFunction:
-    """The user's own. Raises `FilterLoadError`."""
-    return load_function("psrl.group_post_process.name", name, "the `ScoredGroup`", FilterLoadError)
-
-
 def check_filter(config: RunConfig) -> None:
     """For admission. Raises `FilterLoadError`."""
     name = filter_name(config)
     if name is not None and config.psrl.group_post_process.is_plug_in:
-        load_plug_in(name)
+        try:
+            examine(recipe(name))
+        except UserCodeFailed as failure:
+            raise FilterLoadError(f"{KEY}={name!r}: importing it failed: {failure}") from failure
 
 
 def needed_metric(config: RunConfig) -> str | None:

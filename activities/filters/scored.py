@@ -8,7 +8,7 @@ from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...schemas.ids import GroupId, RunId
-from ...schemas.messages.rewards import ScoredGroup, ScoredTrajectory
+from ...schemas.messages.rewards import PROMPT_MESSAGES, ScoredGroup, ScoredTrajectory
 from ...schemas.status import TrajectoryStatus
 from ..store.literals import listed
 
@@ -51,7 +51,7 @@ def _groups(rows: Sequence[Row[Any]]) -> Iterator[ScoredGroup]:
             group_id=group_id,
             data_source=first.data_source,
             ground_truth=first.ground_truth,
-            extra=first.extra,
+            extra={name: value for name, value in first.extra.items() if name != PROMPT_MESSAGES},
             trajectories=tuple(
                 ScoredTrajectory(index=row.number, reward=row.reward, metrics=row.reward_metrics, tokens=row.tokens)
                 for row in (first, *others)

@@ -1,49 +1,56 @@
-"""From samples to scores, one call of the reward function per trajectory or per group.
+"""From samples to scores, one call of the reward function per trajectory or for all that are scored together.
 
 Promise: a call that failed on every attempt is a failed score with its reason, never 0.0 (L10).
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Sequence
+from functools import partial
 
 from ...schemas.config import RewardSection
 from ...schemas.errors import UserCodeFailed
 from ...schemas.messages.rewards import RewardSample, Score, ScoreOutcome
-from ..user_code.attempts import shown, with_attempts
+from ..user_code.attempts import with_attempts
 from ..user_code.calls import UserCalls
-from .reading import Reading, reading
+from .judge import Question
+from .reading import Reading
 
 
-async def score_one(
-    calls: UserCalls, reward: RewardSection, index: int, sample: RewardSample, needed: str | None = None
-) -> Score:
-    """`needed`: a metric that must be returned."""
-
-    async def attempt() -> Reading:
-        return reading(await calls.call(sample), needed)
-
-    try:
-        return _scored(index, await with_attempts("reward", attempt, reward.max_attempts))
-    except UserCodeFailed as failure:
-        return _failed(index, failure)
-
-
-async def score_group(
+async def score_samples(
     calls: UserCalls,
     reward: RewardSection,
     indices: Sequence[int],
     samples: Sequence[RewardSample],
     needed: str | None = None,
+    *,
+    apart: bool = False,
+) -> list[Score]:
+    """`needed`: a metric that must be returned. `apart`: in a process whatever was chosen. Raises `RewardLoadError`."""
+    try:
+        by_group = (await with_attempts("reward", calls.about, reward.max_attempts)).by_group
+    except UserCodeFailed as failure:
+        return [_failed(index, failure) for index in indices]
+    one = partial(_score, calls, reward, needed=needed, apart=apart)
+    if by_group:
+        return await one(indices, samples)
+    found = await asyncio.gather(*(one([index], [sample]) for index, sample in zip(indices, samples, strict=True)))
+    return [score for scores in found for score in scores]
+
+
+async def _score(
+    calls: UserCalls,
+    reward: RewardSection,
+    indices: Sequence[int],
+    samples: Sequence[RewardSample],
+    *,
+    needed: str | None,
+    apart: bool,
 ) -> list[Score]:
     """One call for all: every trajectory is scored, or every one fails."""
 
     async def attempt() -> list[Reading]:
-        returned = await calls.call(list(samples))
-        if isinstance(returned, Mapping) or not hasattr(returned, "__iter__"):
-            raise UserCodeFailed(f"returned {shown(returned)}; allowed: a list with one number or dict per sample")
-        values = list(returned)
-        if len(values) != len(samples):
-            raise UserCodeFailed(f"returned {len(values)} values for {len(samples)} samples")
-        return [reading(value, needed) for value in values]
+        found: list[Reading] = await calls.call(Question(tuple(samples), needed), apart=apart)
+        return found
 
     try:
         found = await with_attempts("reward", attempt, reward.max_attempts)

@@ -1,16 +1,17 @@
-"""What a reward function returned for one trajectory, read as a number and its metrics.
+"""What a reward function returned, read as a number and its metrics for each trajectory.
 
 Promises: NaN and infinity are refused by name; what is no number beside `score` (the answer that was parsed, say) is
-left out; a number that the run's filter needs is missed at once.
+left out; a number that the run's filter needs is missed at once; of a list that is not one value per sample, nothing is
+taken.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, NamedTuple
 
 from ...schemas.errors import UserCodeFailed
 from ...schemas.text import storable
-from ..user_code.attempts import shown
+from ..user_code.prepared import quoted
 
 SCORE = "score"
 MAX_METRICS = 100
@@ -23,11 +24,25 @@ class Reading(NamedTuple):
     metrics: dict[str, float]
 
 
+def readings(returned: object, samples: int, needed: str | None = None) -> list[Reading]:
+    """One per sample. Raises `UserCodeFailed`. An iterator is refused: one that never ends would be read for ever."""
+    allowed = f"allowed: a list with one number or dict for each of {samples} samples"
+    if isinstance(returned, str | bytes | Mapping | Set | Iterator) or not hasattr(returned, "__iter__"):
+        raise UserCodeFailed(f"returned {_a(returned)}; {allowed}")
+    try:
+        values = list(returned)
+    except TypeError:  # an array of no dimension
+        raise UserCodeFailed(f"returned {_a(returned)}; {allowed}") from None
+    if len(values) != samples:
+        raise UserCodeFailed(f"returned {len(values)} values for {samples} samples; {allowed}")
+    return [reading(value, needed) for value in values]
+
+
 def reading(value: object, needed: str | None = None) -> Reading:
     """Raises `UserCodeFailed`. `needed` is the metric that must be among those returned."""
     if isinstance(value, Mapping):
         if SCORE not in value:
-            raise UserCodeFailed(f"returned {shown(dict(value))}; allowed: one number, or a dict that has {SCORE!r}")
+            raise UserCodeFailed(f"returned {quoted(dict(value))}; allowed: one number, or a dict that has {SCORE!r}")
         found = Reading(number(value[SCORE]), dict(_metrics(value)))
     else:
         found = Reading(number(value), {})
@@ -43,9 +58,9 @@ def number(value: object) -> float:
     """The value as a finite number. Raises `UserCodeFailed` for anything else, text included."""
     found = _number(value)
     if found is None:
-        raise UserCodeFailed(f"returned {shown(value)}; allowed: one finite number, or a dict that has {SCORE!r}")
+        raise UserCodeFailed(f"returned {_a(value)}; allowed: one finite number, or a dict that has {SCORE!r}")
     if not math.isfinite(found):
-        raise UserCodeFailed(f"returned {shown(value)}; allowed: one finite number")
+        raise UserCodeFailed(f"returned {quoted(value)}; allowed: one finite number")
     return found
 
 
@@ -54,20 +69,27 @@ def _metrics(value: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
         found = None if name == SCORE else _number(item)
         if found is None:
             continue
-        if not isinstance(name, str) or storable(name, MAX_NAME) != name:
-            raise UserCodeFailed(f"returned the metric {shown(name)}; allowed: names of at most {MAX_NAME} characters")
+        if not isinstance(name, str) or (stored := storable(name, MAX_NAME)) != name:
+            raise UserCodeFailed(f"returned the metric {quoted(name)}; allowed: names of at most {MAX_NAME} characters")
         if not math.isfinite(found):
-            raise UserCodeFailed(f"returned {name}={shown(item)}; allowed: finite numbers")
-        yield name, found
+            raise UserCodeFailed(f"returned {name}={quoted(item)}; allowed: finite numbers")
+        yield stored, found
 
 
 def _number(value: object) -> float | None:
-    """None for what is no number. Booleans are; numbers of other libraries are."""
-    if not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+    """None for what is no number. Booleans are; numbers of other libraries are, alone in an array or a tensor too."""
+    if isinstance(value, Iterator | str | bytes):
         return None
     try:
-        return float(value)  # type: ignore[arg-type]
+        if callable(item := getattr(value, "item", None)):
+            value = item()
+        return float(value) if hasattr(value, "__float__") or hasattr(value, "__index__") else None  # type: ignore[arg-type]
     except OverflowError:
         return math.inf
     except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several
         return None
+
+
+def _a(value: object) -> str:
+    """A generator by its kind, since its text says nothing that a person knows it by."""
+    return f"a {type(value).__name__}" if isinstance(value, Iterator) else quoted(value)

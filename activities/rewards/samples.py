@@ -12,7 +12,7 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...schemas.errors import InvariantViolated
-from ...schemas.messages.rewards import RewardSample, Score, ScoreOutcome, ScoreRequest
+from ...schemas.messages.rewards import PROMPT_MESSAGES, RewardSample, Score, ScoreOutcome, ScoreRequest
 from ...schemas.status import TrajectoryStatus
 from ..data.tokenizer import Tokenizer
 from ..store.codec import decode_ids
@@ -99,12 +99,14 @@ async def write_scores(connection: AsyncConnection, request: ScoreRequest, score
 def to_sample(item: Scorable, tokenizer: Tokenizer) -> RewardSample:
     """The sampled ids are decoded for reading only."""
     response_ids = decode_ids(item.response)
+    extra = dict(item.extra)
     return RewardSample(
         data_source=item.data_source,
         prompt_text=item.prompt_text,
         response_text=tokenizer.decode(response_ids, skip_special_tokens=True),
         ground_truth=item.ground_truth,
-        extra=item.extra,
+        messages=extra.pop(PROMPT_MESSAGES, None),
+        extra=extra,
         prompt_ids=decode_ids(item.prompt_ids),
         response_ids=response_ids,
     )

@@ -2,7 +2,8 @@
 
 Promises: a reward is computed until it is stored and then never again; a failure stays a failure (L10): the trajectory
 gets the status `failed` and no reward, never 0.0. Where groups are filtered, the call that stores the last score that
-counts sees all of them, and has the verdict.
+counts sees all of them, and has the verdict. Nobody can tell which of the calls in a process has ended it: what was in
+progress is repeated where an end costs one call only.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio import activity
 
-from ...schemas.config import ModelSection, RewardScope, RewardSection, RunConfig
+from ...schemas.config import ModelSection, RewardSection, RunConfig
 from ...schemas.messages.data import Purpose
 from ...schemas.messages.rewards import GroupVerdict, Score, ScoreOutcome, ScoreRequest, ScoreResult
 from ...schemas.status import TrajectoryStatus
@@ -24,8 +25,8 @@ from ..heartbeat import heartbeating
 from ..store.runs import AdmittedRuns
 from ..user_code.calls import UserCalls
 from ..user_code.kept import KeptPerRun
-from .compute import score_group, score_one
-from .load import load_reward
+from .compute import score_samples
+from .judge import recipe
 from .samples import Scorable, read_scorable, to_sample, write_scores
 
 
@@ -33,7 +34,7 @@ class Rewards:
     def __init__(self, store: AsyncEngine) -> None:
         self._store = store
         self._runs = AdmittedRuns()
-        self._calls = KeptPerRun[UserCalls]()
+        self._calls = KeptPerRun[UserCalls](UserCalls.close)
         self._tokenizers = KeptPerRun[Tokenizer]()
         self._verdicts = Verdicts()
 
@@ -41,13 +42,14 @@ class Rewards:
     @boundary
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Heartbeats, so that it can be cancelled while a reward is slow."""
+        apart = activity.in_activity() and activity.info().attempt > 1
         async with heartbeating():
             async with self._store.connect() as connection:
                 found = await read_scorable(connection, request)
                 config = await self._runs.config(connection, request.run_id, found[0].workflow_run_id)
             filtered = found[0].purpose == Purpose.TRAIN and filter_name(config) is not None
             unscored = [item for item in found if item.status == TrajectoryStatus.FINISHED]
-            fresh = await self._compute(config, unscored) if unscored else []
+            fresh = await self._compute(config, unscored, apart) if unscored else []
             if fresh:
                 # What is stored counts: another attempt may have been first, or the trajectory was aborted meanwhile.
                 async with self._store.begin() as connection:
@@ -55,26 +57,28 @@ class Rewards:
                         await lock_group(connection, request.run_id, request.group_id)
                     await write_scores(connection, request, fresh)
                     found = await read_scorable(connection, request)
-            verdict = await self._verdict(found[0].workflow_run_id, config, request) if filtered else None
+            verdict = await self._verdict(found[0].workflow_run_id, config, request, apart) if filtered else None
             return ScoreResult(scores=tuple(_stored(item) for item in found), verdict=verdict)
 
-    async def _compute(self, config: RunConfig, items: Sequence[Scorable]) -> list[Score]:
+    def close(self) -> None:
+        """Ends what was started for the user's functions."""
+        self._calls.clear()
+        self._verdicts.close()
+
+    async def _compute(self, config: RunConfig, items: Sequence[Scorable], apart: bool) -> list[Score]:
         tokenizer = await self._tokenizer(items[0].workflow_run_id, config.model)
         samples = [to_sample(item, tokenizer) for item in items]
         indices = [item.index for item in items]
         calls = self._calls_of(items[0].workflow_run_id, config.reward)
         needed = needed_metric(config) if items[0].purpose == Purpose.TRAIN else None
-        if config.reward.scope is RewardScope.GROUP:
-            return await score_group(calls, config.reward, indices, samples, needed)
-        scores = [score_one(calls, config.reward, *pair, needed) for pair in zip(indices, samples, strict=True)]
-        return list(await asyncio.gather(*scores))
+        return await score_samples(calls, config.reward, indices, samples, needed, apart=apart)
 
-    async def _verdict(self, run: str, config: RunConfig, request: ScoreRequest) -> GroupVerdict | None:
+    async def _verdict(self, run: str, config: RunConfig, request: ScoreRequest, apart: bool) -> GroupVerdict | None:
         """None while the group is incomplete."""
         async with self._store.connect() as connection:
             groups = await read_scored_groups(connection, request.run_id, [request.group_id], config.psrl.rollout_n)
         group = groups.get(request.group_id)
-        return await self._verdicts.of(run, config, group) if group is not None else None
+        return await self._verdicts.of(run, config, group, apart=apart) if group is not None else None
 
     async def _tokenizer(self, run: str, model: ModelSection) -> Tokenizer:
         """Looked up once per run: finding that its files are unchanged costs more than decoding an answer."""
@@ -85,7 +89,7 @@ class Rewards:
 
     def _calls_of(self, run: str, reward: RewardSection) -> UserCalls:
         """One per run, shared by all its activities in this process."""
-        return self._calls.get(run, lambda: UserCalls("reward", load_reward(reward.function), reward))
+        return self._calls.get(run, lambda: UserCalls("reward", recipe(reward), reward))
 
 
 def _stored(item: Scorable) -> Score:

@@ -11,8 +11,9 @@ KEPT_RUNS = 8
 class KeptPerRun(Generic[Value]):
     """By workflow run id: a run that was resumed, perhaps with repaired code, has another one."""
 
-    def __init__(self) -> None:
+    def __init__(self, dispose: Callable[[Value], None] = lambda _: None) -> None:
         self._kept: dict[str, Value] = {}
+        self._dispose = dispose
 
     def __contains__(self, run: str) -> bool:
         return run in self._kept
@@ -24,5 +25,9 @@ class KeptPerRun(Generic[Value]):
         if run not in self._kept:
             self._kept[run] = make()
             while len(self._kept) > KEPT_RUNS:
-                del self._kept[next(iter(self._kept))]
+                self._dispose(self._kept.pop(next(iter(self._kept))))
         return self._kept[run]
+
+    def clear(self) -> None:
+        while self._kept:
+            self._dispose(self._kept.popitem()[1])

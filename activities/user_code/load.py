@@ -1,49 +1,55 @@
 """From an import path in a run's configuration to the user's own function. Used for rewards and group filters."""
 
 import importlib
+import importlib.util
 import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from hashlib import blake2s
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ...schemas.config.reward import is_file
 from ...schemas.errors import UserError, nearest
 
 UserFunction = Callable[..., Any]
-"""Sync or async, of one argument."""
+"""Sync or async."""
 
+FORMS = "package.module:function or path/to/file.py:function"
 MAX_TRACEBACK = 2000
 
 _imported: dict[str, int] = {}
 """Modification time of each module's file when it was imported here."""
 
 
-def load_function(key: str, path: str, takes: str, refusal: type[UserError]) -> UserFunction:
-    """`package.module:function`, the value of `key`, looked for on the import path and in the working directory.
-    Raises `refusal`; when the user's module fails on import, with the module's own traceback. `takes` says what the
-    function's one argument is."""
-    module_name, colon, name = path.partition(":")
-    if not (module_name and colon and name):
-        raise refusal(f"{key}={path!r}; allowed: package.module:function")
+def load_function(key: str, path: str, refusal: type[UserError]) -> UserFunction:
+    """`package.module:function`, the value of `key`, looked for on the import path and in the working directory; or a
+    file's. Raises `refusal`; when the user's module fails on import, with the module's own traceback."""
+    place, colon, name = path.rpartition(":")
+    if not (place and colon and name):
+        raise refusal(f"{key}={path!r}; allowed: {FORMS}")
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())
+    from_file = is_file(place)
+    if from_file and not Path(place).is_file():
+        raise refusal(f"{key}={path!r}: there is no file {place} (working directory {os.getcwd()})")
     try:
-        module = _import_current(module_name)
-    except Exception as error:  # the border to user code, which may raise anything
+        module = _run_file(Path(place).resolve()) if from_file else _import_current(place)
+    except BaseException as error:  # the border to user code, which may raise anything
         raise refusal(
-            f"{key}={path!r}: importing {module_name} failed (working directory {os.getcwd()}):\n"
+            f"{key}={path!r}: importing {place} failed (working directory {os.getcwd()}):\n"
             f"{traceback.format_exc()[-MAX_TRACEBACK:]}"
         ) from error
     function = getattr(module, name, None)
     if function is None:
-        raise refusal(f"{key}={path!r}: {module_name} has no {name!r}{nearest(name, vars(module))}")
-    if not callable(function):
+        raise refusal(f"{key}={path!r}: {place} has no {name!r}{nearest(name, vars(module))}")
+    if not callable(function) or inspect.isclass(function):
         raise refusal(f"{key}={path!r} is a {type(function).__name__}, not a function")
-    if (signature := _signature(function)) is not None and not _takes_one(signature):
-        raise refusal(f"{key}={path!r} takes {signature}; allowed: a function of one argument, {takes}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise refusal(f"{key}={path!r} is a generator, which yields; allowed: a function that returns")
     return function  # type: ignore[no-any-return]
 
 
@@ -54,7 +60,7 @@ def is_async(function: UserFunction) -> bool:
     )
 
 
-def _signature(function: UserFunction) -> inspect.Signature | None:
+def signature_of(function: UserFunction) -> inspect.Signature | None:
     """None for one that has none to look at: some of those written in C."""
     try:
         return inspect.signature(function)
@@ -62,9 +68,10 @@ def _signature(function: UserFunction) -> inspect.Signature | None:
         return None
 
 
-def _takes_one(signature: inspect.Signature) -> bool:
+def takes_one(signature: inspect.Signature, given: Mapping[str, Any]) -> bool:
+    """Whether it can be called with one argument beside those that are given by name."""
     try:
-        signature.bind(None)
+        signature.bind(None, **given)
     except TypeError:
         return False
     return True
@@ -82,4 +89,27 @@ def _import_current(name: str) -> ModuleType:
         if known and _imported.get(name, changed) != changed:
             module = importlib.reload(module)
         _imported[name] = changed
+    return module
+
+
+def _run_file(file: Path) -> ModuleType:
+    """As Python runs a script: what lies beside it can be imported. Its folder comes last, so that a file named like a
+    module of Python's takes nobody's place."""
+    name = f"{file.stem}_{blake2s(bytes(file), digest_size=6).hexdigest()}"
+    changed = file.stat().st_mtime_ns
+    if name in sys.modules and _imported.get(name) == changed:
+        return sys.modules[name]
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    _imported[name] = changed
     return module

@@ -2,15 +2,15 @@
 process ends although a call hangs."""
 
 import asyncio
-import inspect
 import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from ...schemas.text import described
-from .load import UserFunction
+from ...schemas.errors import PsrlError
+from . import signals
+from .prepared import Prepared, answer, answer_async
 
 log = logging.getLogger(__name__)
 
@@ -20,18 +20,17 @@ LAG_LOOK_S = 0.1
 """How often a loop looks when it last had a turn."""
 
 
-def call_in_thread(what: str, function: UserFunction, argument: object) -> "asyncio.Future[Any]":
-    """The call's result as a future of the running loop. Cancelling the future leaves the thread alone."""
+def call_in_thread(what: str, work: Callable[[], Any]) -> "asyncio.Future[Any]":
+    """The result of `work`, which raises nothing but errors of ours, as a future of the running loop. Cancelling the
+    future leaves the thread alone."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Any] = loop.create_future()
 
     def run() -> None:
         try:
-            value = function(argument)
-            # An async function, or a sync wrapper around one.
-            deliver = _setter(result, asyncio.run(value) if inspect.iscoroutine(value) else value, None)
-        except BaseException as error:  # noqa: BLE001  (the border to user code; also SystemExit must be reported)
-            deliver = _setter(result, None, error)
+            deliver = _setter(result, work(), None)
+        except PsrlError as failure:
+            deliver = _setter(result, None, failure)
         if not loop.is_closed():
             loop.call_soon_threadsafe(deliver)
 
@@ -39,23 +38,24 @@ def call_in_thread(what: str, function: UserFunction, argument: object) -> "asyn
     return result
 
 
-def _setter(future: "asyncio.Future[Any]", value: object, error: BaseException | None) -> Callable[[], None]:
+def answer_in_thread(what: str, prepared: Prepared, argument: object) -> "asyncio.Future[Any]":
+    def work() -> Any:
+        with signals.refused():
+            return answer(prepared, argument)
+
+    return call_in_thread(what, work)
+
+
+def _setter(future: "asyncio.Future[Any]", value: object, failure: PsrlError | None) -> Callable[[], None]:
     def deliver() -> None:
         if future.done():
             return
-        if error is None:
+        if failure is None:
             future.set_result(value)
         else:
-            # StopIteration cannot be raised into a future, and SystemExit would end the worker.
-            future.set_exception(
-                error if _is_plain(error) else RuntimeError(f"{type(error).__name__}: {described(error)}")
-            )
+            future.set_exception(failure)
 
     return deliver
-
-
-def _is_plain(error: BaseException) -> bool:
-    return isinstance(error, Exception) and not isinstance(error, StopIteration)
 
 
 class LoopThread:
@@ -67,11 +67,12 @@ class LoopThread:
         self._loop.call_soon(self._look, time.monotonic())
         threading.Thread(target=self._loop.run_forever, name=f"{what} loop", daemon=True).start()
 
-    def submit(self, function: UserFunction, argument: object) -> "asyncio.Future[Any]":
+    def submit(self, prepared: Prepared, argument: object) -> "asyncio.Future[Any]":
         """The call's result as a future of the running loop; cancelling it cancels the call."""
 
         async def run() -> Any:
-            return await function(argument)
+            with signals.refused():
+                return await answer_async(prepared, argument)
 
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), self._loop))
 

@@ -7,7 +7,7 @@ from .data import DataSection
 from .load import load_config, merge, merge_with_places, parse_config
 from .model import ModelSection
 from .psrl import GroupFilterName, PsMode, PsrlSection, RoutingMethod
-from .reward import RewardScope, RewardSection
+from .reward import RewardIsolation, RewardScope, RewardSection
 from .rollout import RolloutDtype, RolloutSection, ValSampling
 from .root import RunConfig
 from .trainer import ModelEngine, TrainerSection
@@ -27,6 +27,7 @@ __all__ = [
     "Precision",
     "PsMode",
     "PsrlSection",
+    "RewardIsolation",
     "RewardScope",
     "RewardSection",
     "RolloutCorrection",

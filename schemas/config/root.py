@@ -1,5 +1,6 @@
 """The whole configuration of a run, and the rules that span sections."""
 
+from math import ceil
 from typing import Self
 
 from pydantic import model_validator
@@ -40,11 +41,12 @@ class RunConfig(Section):
 
     @property
     def scoring_timeout_s(self) -> float:
-        """Time limit of one scoring task. Each attempt of the reward may take all its time, and so may each of a group
-        filter of the user's, which runs in the same task."""
+        """Time limit of one scoring task. Each attempt of the reward may take all its time, for as many trajectories
+        at a time as there is room, and so may each of a group filter of the user's, which runs in the same task."""
         chosen = self.psrl.group_post_process
-        functions = 2 if chosen.enable and chosen.is_plug_in else 1
-        return functions * self.reward.timeout_s * self.reward.max_attempts + SCORING_MARGIN_S
+        together = max(self.psrl.offered_trajectories, self.rollout.val.n)
+        calls = ceil(together / self.reward.room) + (1 if chosen.enable and chosen.is_plug_in else 0)
+        return calls * self.reward.call_s * self.reward.max_attempts + SCORING_MARGIN_S
 
     @model_validator(mode="after")
     def _required(self) -> Self:

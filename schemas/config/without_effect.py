@@ -38,7 +38,13 @@ MODES = (
         "psrl.group_post_process.name=dynamic_sampling_filter",
     ),
     Mode(("data.seed",), lambda config: config.data.shuffle, "data.shuffle=true"),
-    Mode(("reward.coalesce",), lambda config: config.reward.scope == "trajectory", "reward.scope=trajectory"),
+    Mode(("reward.coalesce",), lambda config: config.reward.scope != "group", "reward.scope=trajectory"),
+    Mode(
+        ("reward.processes", "reward.memory_gb"),
+        lambda config: config.reward.isolation != "thread",
+        "reward.isolation=process",
+    ),
+    Mode(("reward.max_concurrency",), lambda config: config.reward.isolation != "process", "reward.isolation=thread"),
 )
 
 

@@ -1,6 +1,19 @@
 """The base of every message between parts."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from ..text import MAX_SAID, storable
+
+
+def _storable(value: Any) -> Any:
+    return storable(value, MAX_SAID) if isinstance(value, str) else value
+
+
+Said = Annotated[str, BeforeValidator(_storable)]
+"""What an engine, a library or a user's function said of its failure: made storable and short, so that it never is a
+reason for a message to fail."""
 
 
 class Message(BaseModel):

@@ -7,7 +7,10 @@ from pydantic import BaseModel, ConfigDict
 
 from ..errors import UserCodeFailed
 from ..ids import GroupId, RunId
-from .base import Message
+from .base import Message, Said
+
+PROMPT_MESSAGES = "prompt messages"
+"""Among a row's other columns in the store: its chat messages. No column of people's own is likely to be called so."""
 
 
 class RewardSample(BaseModel):
@@ -18,6 +21,8 @@ class RewardSample(BaseModel):
     data_source: str
     prompt_text: str
     """The prompt as rendered by the chat template."""
+    messages: list[dict[str, Any]] | None = None
+    """The prompt's chat messages; None for a prompt that the data have as text."""
     response_text: str
     """The sampled ids decoded for reading; training never re-tokenises it."""
     ground_truth: Any
@@ -52,7 +57,7 @@ class Score(Message):
     metrics: dict[str, float] = {}
     """Numbers that the function returned beside the reward, by name. They go into the store and stay there: no workflow
     decides by them."""
-    error: str = ""
+    error: Said = ""
     """First line of the last failure, shortened."""
 
 
@@ -69,7 +74,7 @@ class Verdict(StrEnum):
 
 class GroupVerdict(Message):
     verdict: Verdict
-    reason: str = ""
+    reason: Said = ""
     """In one line; empty for a group that is kept."""
 
 

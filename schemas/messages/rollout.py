@@ -8,7 +8,7 @@ from pydantic import Field
 from ..config import ModelSection, RolloutSection, RunConfig
 from ..config.psrl import RoutingMethod
 from ..ids import GroupId, InstanceId, RunId
-from .base import Message
+from .base import Message, Said
 
 
 class SegmentEnd(StrEnum):
@@ -149,7 +149,7 @@ class TurnFailure(Message):
 
     type: str
     """Name of the error's class."""
-    message: str
+    message: Said
     retryable: bool
 
 

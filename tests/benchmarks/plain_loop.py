@@ -15,7 +15,7 @@ import torch
 
 from psrl.activities.data.dataset import Dataset, Prompt, load_dataset
 from psrl.activities.data.tokenizer import load_tokenizer
-from psrl.activities.rewards.load import load_reward
+from psrl.activities.rewards.judge import Judge, Question
 from psrl.activities.store.codec import decode_ids
 from psrl.activities.training.batch import SampledSequence, TrainBatch
 from psrl.activities.weights.transport import Lease
@@ -49,7 +49,7 @@ class NothingPublished:
 class Loop:
     def __init__(self, config: RunConfig, dataset: Dataset, engines: list[Engine]) -> None:
         self._config, self._prompts, self._engines = config, dataset.train, engines
-        self._settings, self._reward = RolloutSettings.of(config), load_reward(config.reward.function)
+        self._settings, self._reward = RolloutSettings.of(config), Judge(config.reward)
         self._tokenizer = load_tokenizer(config.model.path, config.model.trust_remote_code)
         self._batches: dict[int, TrainBatch] = {}
         run = BackendRun(RUN, config, self._batches.__getitem__, NothingPublished())
@@ -109,11 +109,16 @@ class Loop:
             prompt_tokens=len(prompt_ids),
             ids=torch.tensor([*prompt_ids, *ids]),
             rollout=torch.tensor(logprobs),
-            reward=self._reward(sample),
+            reward=self._judge(sample),
             versions=torch.full((len(ids),), version, dtype=torch.int32),
             mask=torch.ones(len(ids), dtype=torch.bool),
             truncated=end is StreamEnd.LENGTH,
         )
+
+    def _judge(self, sample: RewardSample) -> float:
+        question = Question((sample,))
+        (found,) = self._reward.read(question, self._reward.ask(question))
+        return found.reward
 
     async def _load(self, version: int) -> None:
         tensors = self._backend.export()

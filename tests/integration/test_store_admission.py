@@ -140,3 +140,13 @@ async def test_a_run_id_that_could_not_name_a_folder_is_refused(
 ) -> None:
     with pytest.raises(ApplicationError, match="run id 'a/b' is not usable"):
         await admit(store, config_values(tiny_model_dir, train), run_id="a/b")
+
+
+async def test_what_was_chosen_for_a_reward_is_among_the_notes(
+    store: AsyncEngine, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    train = write_jsonl(tmp_path / "train.jsonl", sums(2))
+    section = {"function": "tests.support.hostile_rewards:limited"}
+    admission = await admit(store, config_values(tiny_model_dir, train, reward=section))
+    why = "tests.support.hostile_rewards.limited uses signal.alarm"
+    assert admission.notes == (f"the reward runs in processes of its own: {why}",)

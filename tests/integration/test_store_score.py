@@ -168,6 +168,21 @@ async def test_a_cancelled_score_stores_nothing(run: ScoredRun) -> None:
     assert (await run.stored())[0] == ("finished", None, "")
 
 
+async def test_a_reward_of_conversations_gets_the_messages_of_the_prompt(
+    store: AsyncEngine, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    messages = [{"role": "user", "content": "3+4?"}]
+    row = {"prompt": messages, "reward_model": {"ground_truth": "7"}, "extra_info": {"index": 4}, "level": "easy"}
+    train = write_jsonl(tmp_path / "train.jsonl", [row, row])
+    section = {"function": "tests.unit.activities.rewards.test_shapes:judges_a_conversation"}
+    await admit(store, config_values(tiny_model_dir, train, reward=section))
+    await draw(store, [0], trajectories=1)
+    await finish(store, GROUP, 0, "7")
+    request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,))
+    (score,) = (await Rewards(store).score(request)).scores
+    assert score.reward == 1.0
+
+
 async def test_a_group_reward_sees_all_answers_at_once(run: ScoredRun) -> None:
     await run.open("group_rank", "ccc", "a", "bb", scope="group")
     assert [item.reward for item in await run.score(0, 1, 2)] == [2.0, 0.0, 1.0]

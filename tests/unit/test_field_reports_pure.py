@@ -157,10 +157,15 @@ CHANGED: dict[str, Any] = {
     "algorithm.rollout_correction.rollout_is_threshold": 3.0,
     "data.seed": 5,
     "reward.coalesce": "false",
+    "reward.max_concurrency": 5,
+    "reward.memory_gb": 5.0,
+    "reward.processes": 5,
 }
 OTHER_MODE = {
     "algorithm.adv_estimator=grpo": "algorithm.adv_estimator=rloo",
     "data.shuffle=true": "data.shuffle=false",
+    "reward.isolation=process": "reward.isolation=thread",
+    "reward.isolation=thread": "reward.isolation=process",
     "reward.scope=trajectory": "reward.scope=group",
 }
 """Where the default is the mode in which the keys work."""

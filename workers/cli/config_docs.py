@@ -108,6 +108,8 @@ def _type(kind: Any) -> str:
         return " or ".join("null" if one is NoneType else _type(one) for one in inner)
     if origin is tuple:
         return f"list of {_type(inner[0])}" if inner[-1] is Ellipsis else f"{len(inner)} × {_type(inner[0])}"
+    if origin is dict:
+        return "mapping"
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return "choice"
     return TYPE_NAMES[kind]

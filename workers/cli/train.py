@@ -10,6 +10,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from ...schemas.config import RunConfig, merge_with_places, parse_config
 from ...schemas.config.data import TEMPLATE_SUFFIX
+from ...schemas.config.reward import is_file
 from ...schemas.errors import ConfigError, RunExists
 from ...schemas.ids import ORCHESTRATOR_QUEUE, RUN_ID_PATTERN, RUN_ID_RULE
 from ...schemas.messages.run import RunResult, StartRun
@@ -37,6 +38,9 @@ def read_config(file: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], R
     data = values.get("data")
     if isinstance(data, dict) and str(data.get("chat_template")).endswith(TEMPLATE_SUFFIX):
         data["chat_template"] = _absolute(data["chat_template"])
+    place, _, name = str(values["reward"]["function"]).rpartition(":")
+    if is_file(place):
+        values["reward"]["function"] = f"{_absolute(place)}:{name}"
     return values, parse_config(values)
 
 

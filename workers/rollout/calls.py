@@ -25,6 +25,7 @@ from ...schemas.messages.rollout import (
     TurnRequest,
     TurnResult,
 )
+from ...schemas.text import described
 from .generate import InEngine
 
 log = logging.getLogger(__name__)
@@ -240,7 +241,7 @@ def _failure(error: BaseException) -> TurnFailure:
         log.error("a turn failed", exc_info=error)
     return TurnFailure(
         type=type(error).__name__,
-        message=str(error)[:1000],
+        message=described(error),
         retryable=not isinstance(error, PsrlError) or error.retryable,
     )
 

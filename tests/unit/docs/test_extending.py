@@ -11,11 +11,11 @@ import torch
 from omegaconf import OmegaConf
 
 from psrl.activities.filters.verdict import Verdicts
-from psrl.activities.rewards.compute import score_one
-from psrl.activities.rewards.load import load_reward
+from psrl.activities.rewards.compute import score_samples
+from psrl.activities.rewards.judge import recipe
 from psrl.activities.training.algorithms.algorithm import Algorithm, Tokens
 from psrl.activities.user_code.calls import UserCalls
-from psrl.schemas.config import parse_config
+from psrl.schemas.config import RewardSection, parse_config
 from psrl.schemas.ids import GroupId, InstanceId
 from psrl.schemas.messages.rewards import RewardSample, Score, ScoredGroup, ScoredTrajectory, Verdict
 from psrl.workers.coordinator.policies.routing.contract import Candidate, RoutingSnapshot
@@ -57,17 +57,39 @@ def example(file: str, tmp_path: Path) -> ModuleType:
 
 async def test_the_reward() -> None:
     reward = configured(CONFIGURATIONS[0]).reward
-    calls = UserCalls("reward", load_reward(reward.function), reward)
+    calls = UserCalls("reward", recipe(reward), reward)
     texts = {"data_source": "", "prompt_text": "3+4=", "ground_truth": "7", "extra": {}, "prompt_ids": []}
     right = RewardSample(response_text="it is 7", response_ids=[1, 2, 3], **texts)
     wrong = right.model_copy(update={"response_text": "7 or 8"})
-    scores: list[Score] = [await score_one(calls, reward, 0, sample) for sample in (right, wrong)]
+    scores: list[Score] = await score_samples(calls, reward, [0, 1], [right, wrong])
     assert [score.reward for score in scores] == pytest.approx([0.997, -0.003])
     assert [score.metrics["acc"] for score in scores] == [1.0, 0.0]
 
 
+async def test_rewards_taken_over_from_other_trainers(tmp_path: Path) -> None:
+    chosen = configured(CONFIGURATIONS[1]).reward
+    file = tmp_path / chosen.function.partition(":")[0]
+    sample = RewardSample(
+        data_source="",
+        prompt_text="",
+        messages=[{"role": "user", "content": "3+4?"}],
+        response_text="7 is easy",
+        ground_truth="7",
+        extra={"level": "easy"},
+        prompt_ids=[],
+        response_ids=[],
+    )
+    found = []
+    for function, kwargs in (("compute_score", chosen.kwargs), ("mentions_the_level", {})):
+        reward = RewardSection(function=f"{file}:{function}", kwargs=kwargs)
+        calls = UserCalls("reward", recipe(reward), reward)
+        (score,) = await score_samples(calls, reward, [0], [sample])
+        found.append(score.reward)
+    assert found == [2.0, 1.0]
+
+
 async def test_the_group_filter() -> None:
-    config = configured(CONFIGURATIONS[1])
+    config = configured(CONFIGURATIONS[2])
 
     def group(right: int) -> ScoredGroup:
         members = [ScoredTrajectory(index=i, reward=0.5, metrics={"acc": float(i < right)}) for i in range(8)]
@@ -118,8 +140,9 @@ def test_every_example_of_the_page_is_run() -> None:
     assert set(EXAMPLES) == {
         "my_package/rewards.py",
         "my_package/filters.py",
+        "my_package/taken_over.py",
         "activities/training/algorithms/median.py",
         "activities/training/algorithms/unclipped.py",
         "workers/coordinator/policies/routing/most_room.py",
     }
-    assert len(CONFIGURATIONS) == 2
+    assert len(CONFIGURATIONS) == 3

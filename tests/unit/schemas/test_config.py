@@ -104,9 +104,13 @@ def test_a_filter_that_would_drop_every_group_is_refused() -> None:
 
 def test_a_scoring_task_has_time_for_every_attempt_of_the_users_functions() -> None:
     limits = ["reward.timeout_s=7", "reward.max_attempts=3", "psrl.group_post_process.enable=true"]
-    built_in = load_config(None, [*MINIMAL, *limits, "psrl.group_post_process.name=no_filter"])
-    plug_in = load_config(None, [*MINIMAL, *limits, "psrl.group_post_process.name=module:keep"])
+    threads = [*MINIMAL, *limits, "reward.isolation=thread"]
+    built_in = load_config(None, [*threads, "psrl.group_post_process.name=no_filter"])
+    plug_in = load_config(None, [*threads, "psrl.group_post_process.name=module:keep"])
     assert (built_in.scoring_timeout_s, plug_in.scoring_timeout_s) == (21 + 30, 42 + 30)
+    processes = [*MINIMAL, *limits, "psrl.group_post_process.name=no_filter", "reward.processes=2"]
+    # Two and two of four answers, and a process may have to be started for each.
+    assert load_config(None, [*processes, "psrl.rollout_n=4"]).scoring_timeout_s == 2 * 3 * (7 + 120) + 30
 
 
 def test_validation_samples_as_it_is_told_and_training_does_not() -> None:

@@ -13,6 +13,7 @@ from psrl.schemas.config.psrl import MAX_LIVE_GROUPS
 from psrl.schemas.ids import Version, training_group
 from psrl.schemas.messages.base import Message
 from psrl.schemas.messages.data import KeptGroup, Restored
+from psrl.schemas.messages.rollout import TurnFailure
 from psrl.workflows.ledger import Ledger
 from psrl.workflows.run.groups import Groups
 from psrl.workflows.run.state import RunState
@@ -80,3 +81,11 @@ def test_the_check_sees_tokens_and_log_probs() -> None:
 
     found = {name: any(map(is_series_of_numbers, inside(field.annotation))) for name, field in Bad.model_fields.items()}
     assert found == {"tokens": True, "logprobs": True, "by_reason": False}
+
+
+def test_a_failure_that_an_engine_told_in_any_text_still_makes_a_message() -> None:
+    """A message that cannot be sent is a call that is repeated for ever."""
+    told = TurnFailure(type="EngineDeadError", message="\0 and \ud800" + "x" * 5000, retryable=True)
+    sent = TurnFailure.model_validate_json(told.model_dump_json())
+    assert sent.message.startswith(r"\x00 and \ud800xxx")
+    assert len(sent.message) == 1000

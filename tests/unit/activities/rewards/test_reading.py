@@ -33,11 +33,12 @@ def test_numbers_of_other_libraries_are_numbers_and_several_in_one_are_none() ->
         "score": np.float32(0.5),
         "acc": torch.tensor(True),
         "half": Fraction(1, 2),
+        "one": np.array([2.0]),
         "logits": torch.ones(3),
         "ids": np.ones(3),
         "parsed": "42",
     }
-    assert reading(returned) == Reading(0.5, {"acc": 1.0, "half": 0.5})
+    assert reading(returned) == Reading(0.5, {"acc": 1.0, "half": 0.5, "one": 2.0})
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,19 @@
 """Reward functions are user code: whatever they do costs nobody but the trajectory they judge."""
 
 import asyncio
-import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from psrl.activities.rewards.compute import score_group, score_one
-from psrl.activities.rewards.load import load_reward
-from psrl.activities.rewards.reading import number
+from psrl.activities.rewards.compute import score_samples
+from psrl.activities.rewards.judge import About, recipe
+from psrl.activities.rewards.reading import number, reading
 from psrl.activities.user_code.calls import UserCalls
+from psrl.activities.user_code.prepared import Recipe
 from psrl.schemas.config import RewardSection
-from psrl.schemas.errors import RewardLoadError, UserCodeFailed
+from psrl.schemas.errors import UserCodeFailed
 from psrl.schemas.messages.rewards import RewardSample, Score, ScoreOutcome
 from tests.support import rewards
 
@@ -32,11 +32,22 @@ def sample(text: str) -> RewardSample:
     )
 
 
-async def score(name: str, *texts: str, **limits: float) -> list[Score]:
-    section = RewardSection.model_validate({"function": f"tests.support.rewards:{name}", **limits})
-    calls = UserCalls("reward", load_reward(section.function), section)
-    tasks = [score_one(calls, section, index, sample(text)) for index, text in enumerate(texts)]
-    return list(await asyncio.gather(*tasks))
+def section(name: str = "length", **limits: Any) -> RewardSection:
+    path = name if ":" in name else f"tests.support.rewards:{name}"
+    return RewardSection.model_validate({"function": path, "isolation": "thread", **limits})
+
+
+def opened(reward: RewardSection) -> UserCalls:
+    return UserCalls("reward", recipe(reward), reward)
+
+
+async def score(name: str, *texts: str, **limits: Any) -> list[Score]:
+    reward = section(name, **limits)
+    return await judged(opened(reward), reward, *texts)
+
+
+async def judged(calls: UserCalls, reward: RewardSection, *texts: str) -> list[Score]:
+    return await score_samples(calls, reward, range(len(texts)), [sample(text) for text in texts])
 
 
 async def release(calls: UserCalls) -> None:
@@ -68,9 +79,65 @@ async def test_a_raising_reward_is_called_as_often_as_configured_and_its_last_fa
     assert result.error == "ValueError: cannot judge 'q'"
 
 
-async def test_an_exception_that_cannot_say_what_it_is_fails_its_trajectory_all_the_same() -> None:
-    (result,) = await score("raises_without_a_text", "q", max_attempts=1)
-    assert (result.outcome, result.error) == (ScoreOutcome.FAILED, "Speechless: its text raises KeyError")
+RAISED = {
+    "nul": r"ValueError: an answer with \x00 and \ud800 in it",
+    "speechless": "Speechless: its text raises SystemExit",
+    "exit": "SystemExit: reward ends the process",
+    "interrupt": "KeyboardInterrupt: by hand",
+    "cancelled": "CancelledError: by itself",
+    "closed": "GeneratorExit",
+    "stop": "StopIteration: 3",
+    "huge": "ValueError: " + "x" * 288,
+    "unpicklable": "Unpicklable: ('cannot be sent', <function Unpicklable.__init__.<locals>.<lambda> at",
+    "group": "ExceptionGroup: two (2 sub-exceptions): ValueError: the first",
+    "empty": "ValueError",
+    "unnamed": "Unnamed: by its class",
+    "lines": "ValueError: the reason",
+}
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("name", ["raises", "raises_async"])
+async def test_whatever_is_raised_becomes_one_line_that_can_be_stored(name: str, isolation: str) -> None:
+    # A coroutine cannot raise it: Python makes another error of it.
+    expected = RAISED | ({"stop": "RuntimeError: coroutine raised StopIteration"} if name == "raises_async" else {})
+    reward = section(f"tests.support.hostile_rewards:{name}", isolation=isolation, max_attempts=1)
+    calls = opened(reward)
+    scores = await judged(calls, reward, *expected)
+    calls.close()
+    assert outcomes(scores) == [ScoreOutcome.FAILED] * len(expected)
+    for one, begin in zip(scores, expected.values(), strict=True):
+        assert one.error.startswith(begin)
+        assert len(one.error) <= 300
+        one.error.encode()
+
+
+async def test_an_exception_that_cannot_be_told_takes_its_own_time_only() -> None:
+    """Told on the worker's event loop, it would hold every other call as well."""
+    name = "tests.support.hostile_rewards:raises_endlessly"
+    (result,) = await score(name, "q", timeout_s=0.3, max_attempts=1)
+    assert result.error == "no result within reward.timeout_s=0.3"
+
+
+async def test_a_recursion_without_end_is_a_failure() -> None:
+    (result,) = await score("tests.support.hostile_rewards:recurses", "q", max_attempts=1)
+    assert result.error.startswith("RecursionError: maximum recursion")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("unspeakable", "returned a Unspeakable whose repr raises KeyError"),
+        ("iterator", "returned a list_iterator"),
+        ("nothing", "returned None"),
+        ("text", "returned '1.0'"),
+        ("list", "returned [1.0]"),
+        ("class", "returned <class 'float'>"),
+    ],
+)
+async def test_a_returned_value_that_is_no_number_is_told_by_name(value: str, reason: str) -> None:
+    (result,) = await score("tests.support.hostile_rewards:returns", value, max_attempts=1)
+    assert result.error == f"{reason}; allowed: one finite number, or a dict that has 'score'"
 
 
 async def test_a_reward_that_succeeds_on_a_later_attempt_counts() -> None:
@@ -90,29 +157,29 @@ async def test_one_hanging_reward_fails_alone_and_the_event_loop_stays_free(name
 
 
 async def test_after_an_async_reward_blocked_its_loop_each_call_has_a_thread() -> None:
-    section = RewardSection(
-        function="tests.support.rewards:blocks_on_x_async", timeout_s=0.2, max_attempts=1, max_concurrency=4
-    )
-    calls = UserCalls("reward", rewards.blocks_on_x_async, section)
-    failed = await score_one(calls, section, 0, sample("x"))
+    reward = section("blocks_on_x_async", timeout_s=0.2, max_attempts=1, max_concurrency=4)
+    calls = opened(reward)
+    (failed,) = await judged(calls, reward, "x")
     assert failed.error == "no result within reward.timeout_s=0.2"
-    assert (await score_one(calls, section, 1, sample("a"))).reward == 1.0
-    assert calls.abandoned == 2
+    (scored,) = await judged(calls, reward, "a")
+    assert (scored.reward, calls.abandoned) == (1.0, 2)
 
 
 async def test_hanging_calls_are_bounded_and_a_returning_one_makes_room() -> None:
-    section = RewardSection(timeout_s=0.05, max_attempts=1, max_concurrency=2)
-    calls = UserCalls("reward", rewards.hangs_on_x, section)
-    await asyncio.gather(*(score_one(calls, section, i, sample("x")) for i in range(2)))
-    refused = await score_one(calls, section, 2, sample("a"))
+    reward = section("hangs_on_x", timeout_s=0.05, max_attempts=1, max_concurrency=2)
+    calls = opened(reward)
+    await judged(calls, reward, "x", "x")
+    (refused,) = await judged(calls, reward, "a")
     assert "2 earlier calls still run" in refused.error
     await release(calls)
-    assert (await score_one(calls, section, 3, sample("a"))).reward == 1.0
+    (scored,) = await judged(calls, reward, "a")
+    assert scored.reward == 1.0
 
 
 async def test_a_cancelled_score_leaves_its_thread_counted() -> None:
-    calls = UserCalls("reward", rewards.hangs_on_x, RewardSection(timeout_s=30))
-    task = asyncio.create_task(calls.call(sample("x")))
+    reward = section("hangs_on_x", timeout_s=30)
+    calls = opened(reward)
+    task = asyncio.create_task(judged(calls, reward, "x"))
     while not rewards.hanging:  # noqa: ASYNC110  (a thread sets no asyncio event)
         await asyncio.sleep(0.01)
     task.cancel()
@@ -122,29 +189,37 @@ async def test_a_cancelled_score_leaves_its_thread_counted() -> None:
     await release(calls)
 
 
-async def test_slow_rewards_run_side_by_side() -> None:
-    """Field report 99: of 256 rewards none returns before 64 are in progress."""
-    all_at_once = threading.Barrier(64)
+class Slow:
+    """A reward of which none returns before so many are in progress."""
 
-    def slow(_: RewardSample) -> float:
-        all_at_once.wait(timeout=60)
+    is_async = False
+    about = About("(sample)", by_group=False, columns=frozenset())
+
+    def __init__(self, calls: int) -> None:
+        self._all_at_once = threading.Barrier(calls)
+
+    def function(self, sample: RewardSample) -> float:
+        self._all_at_once.wait(timeout=60)
         return 1.0
 
-    section = RewardSection(max_concurrency=64, timeout_s=60)
-    calls = UserCalls("reward", slow, section)
-    scores = await asyncio.gather(*(score_one(calls, section, i, sample("")) for i in range(256)))
+    def ask(self, argument: Any) -> Any:
+        return self.function(argument.samples[0])
+
+    def read(self, argument: Any, returned: Any) -> Any:
+        return [reading(returned)]
+
+
+async def test_slow_rewards_run_side_by_side() -> None:
+    """Field report 99: of 256 rewards none returns before 64 are in progress."""
+    reward = section(max_concurrency=64, timeout_s=60)
+    scores = await judged(UserCalls("reward", Recipe(Slow, (64,)), reward), reward, *[""] * 256)
     assert [item.reward for item in scores] == [1.0] * 256
 
 
-async def test_a_reward_that_exits_fails_its_trajectory_not_the_worker() -> None:
-    (result,) = await score("exits", "q", max_attempts=1)
-    assert result.error == "RuntimeError: SystemExit: reward ends the process"
-
-
 async def test_a_group_reward_gets_all_samples_in_order() -> None:
-    section = RewardSection(function="tests.support.rewards:group_rank", scope="group")
-    calls = UserCalls("reward", rewards.group_rank, section)
-    scores = await score_group(calls, section, [4, 5, 6], [sample(text) for text in ("ccc", "a", "bb")])
+    reward = section("group_rank", scope="group")
+    samples = [sample(text) for text in ("ccc", "a", "bb")]
+    scores = await score_samples(opened(reward), reward, [4, 5, 6], samples)
     assert [(item.index, item.reward) for item in scores] == [(4, 2.0), (5, 0.0), (6, 1.0)]
 
 
@@ -152,14 +227,12 @@ async def test_a_group_reward_gets_all_samples_in_order() -> None:
     ("name", "reason"), [("group_short", "returned 1 values for 2 samples"), ("length", "AttributeError")]
 )
 async def test_a_group_reward_that_fails_fails_every_trajectory(name: str, reason: str) -> None:
-    section = RewardSection(function=f"tests.support.rewards:{name}", scope="group", max_attempts=1)
-    calls = UserCalls("reward", load_reward(section.function), section)
-    scores = await score_group(calls, section, [0, 1], [sample("a"), sample("b")])
+    scores = await score(name, "a", "b", scope="group", max_attempts=1)
     assert outcomes(scores) == [ScoreOutcome.FAILED] * 2
     assert reason in scores[0].error
 
 
-@pytest.mark.parametrize("value", [None, "1.0", float("nan"), float("inf"), {"acc": 1.0}, [1.0], 1j])
+@pytest.mark.parametrize("value", [None, "1.0", float("nan"), float("inf"), {"acc": 1.0}, [1.0], 1j, iter([1.0])])
 def test_what_is_no_finite_number_is_a_failure(value: object) -> None:
     with pytest.raises(UserCodeFailed, match="returned"):
         number(value)
@@ -167,28 +240,3 @@ def test_what_is_no_finite_number_is_a_failure(value: object) -> None:
 
 def test_booleans_and_integers_are_numbers() -> None:
     assert (number(True), number(0)) == (1.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [
-        ("tests.support.rewards", "allowed: package.module:function"),
-        ("tests.support.none:f", "No module named 'tests.support.none'"),
-        ("tests.support.rewards:lenght", r"has no 'lenght' \(did you mean 'length'\?\)"),
-        ("tests.support.rewards:not_a_function", "is a int, not a function"),
-        ("tests.support.rewards:of_two", r"takes \(solution, truth\); allowed: a function of one argument, the sample"),
-        ("tests.support.broken_reward:f", r"(?s)broken_reward.py.*ZeroDivisionError"),
-    ],
-)
-def test_an_import_path_that_leads_nowhere_is_refused_naming_it(path: str, reason: str) -> None:
-    with pytest.raises(RewardLoadError, match=reason):
-        load_reward(path)
-
-
-def test_an_edited_reward_is_imported_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    file = tmp_path / "edited_reward.py"
-    for number_of_edit, value in enumerate((1, 22)):
-        file.write_text(f"def f(sample): return {value}")
-        os.utime(file, ns=(number_of_edit, number_of_edit))
-        assert load_reward("edited_reward:f")(None) == value

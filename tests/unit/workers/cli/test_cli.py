@@ -220,6 +220,10 @@ def test_paths_become_absolute_because_workers_live_elsewhere(
     assert parsed.data.train_files == (str(tmp_path / "train.jsonl"),)
     assert parsed.data.val_files == (str(tmp_path / "v" / "*.jsonl"),)
     assert parsed.data.chat_template == str(tmp_path / "t.jinja")
+    _, from_file = read_config(config, ["reward.function=rewards/judge.py:score"])
+    assert from_file.reward.function == f"{tmp_path}/rewards/judge.py:score"
+    _, of_a_module = read_config(config, ["reward.function=rewards.judge:score"])
+    assert of_a_module.reward.function == "rewards.judge:score"
 
 
 def test_a_chat_templates_name_stays_a_name(config: Path) -> None:

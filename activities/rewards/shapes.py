@@ -1,0 +1,162 @@
+"""The signatures that reward functions have, here and in veRL and TRL, and how a function of each is called.
+
+Promise: the signature alone decides, at admission; one that fits none is refused naming those that do.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from inspect import Parameter
+from typing import Any, NamedTuple, Protocol
+
+from ...schemas.errors import RewardLoadError
+from ...schemas.messages.rewards import RewardSample
+from ..user_code.load import takes_one
+
+ALLOWED = (
+    "f(sample), veRL's f(data_source, solution_str, ground_truth, extra_info) or "
+    "f(data_sources, solution_strs, ground_truths, extra_infos), or TRL's f(prompts, completions, **columns)"
+)
+NOT_OFFERED = frozenset({"trainer_state", "environments", "log_extra", "log_metric"})
+"""TRL hands these out; they belong to its trainer."""
+
+
+class Shape(StrEnum):
+    """What a function takes."""
+
+    SAMPLE = "sample"
+    """One `RewardSample`, or with reward.scope=group the list of them."""
+    VERL = "verl"
+    """veRL's columns of one sample, by name."""
+    VERL_BATCH = "verl-batch"
+    """The same columns as lists, as veRL's batch reward manager gives them."""
+    TRL = "trl"
+    """Prompts, completions and the data's columns as lists, by name."""
+
+    @property
+    def takes_lists(self) -> bool:
+        return self in (Shape.VERL_BATCH, Shape.TRL)
+
+
+class Accepts(NamedTuple):
+    """Parameters that can be given by name."""
+
+    names: frozenset[str]
+    required: frozenset[str]
+    others: bool
+    """It has `**kwargs`."""
+
+    @classmethod
+    def of(cls, signature: inspect.Signature) -> "Accepts":
+        named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        found = {name: one for name, one in signature.parameters.items() if one.kind in named}
+        required = frozenset(name for name, one in found.items() if one.default is Parameter.empty)
+        others = any(one.kind is Parameter.VAR_KEYWORD for one in signature.parameters.values())
+        return cls(frozenset(found), required, others)
+
+    def chosen(self, offered: dict[str, Any]) -> dict[str, Any]:
+        return offered if self.others else {name: value for name, value in offered.items() if name in self.names}
+
+
+def recognise(named: str, signature: inspect.Signature | None, kwargs: dict[str, Any]) -> Shape:
+    """`named` is the configuration's key and value. Raises `RewardLoadError`. A function without a signature to look at
+    is taken for one of ours."""
+    if signature is None:
+        return Shape.SAMPLE
+    accepts = Accepts.of(signature)
+    _check_kwargs(named, signature, accepts, kwargs)
+    positional = any(one.kind is Parameter.POSITIONAL_ONLY for one in signature.parameters.values())
+    missing = accepts.required - kwargs.keys()
+    for shape, offered in ((Shape.VERL, VERL), (Shape.VERL_BATCH, VERL_BATCH)):
+        if LEADING[shape] in accepts.names and not positional and missing <= offered.keys():
+            return shape
+    if LEADING[Shape.TRL] in accepts.names and not positional:
+        if unknown := sorted(missing & NOT_OFFERED):
+            raise RewardLoadError(
+                f"{named} takes {signature}: {', '.join(unknown)} of TRL's trainer is not offered here"
+            )
+        return Shape.TRL
+    if not takes_one(signature, kwargs):
+        raise RewardLoadError(f"{named} takes {signature}; allowed: {ALLOWED}")
+    if _annotation(signature) in (str, "str"):
+        raise RewardLoadError(f"{named} takes {signature}: one text, which may be anything; allowed: {ALLOWED}")
+    return Shape.SAMPLE
+
+
+def columns_wanted(signature: inspect.Signature | None, kwargs: dict[str, Any]) -> frozenset[str]:
+    """Columns of the data that a function of TRL's shape cannot do without."""
+    assert signature is not None
+    return Accepts.of(signature).required - kwargs.keys() - {"prompts", "completions", "completion_ids"}
+
+
+VERL: dict[str, Callable[[RewardSample], Any]] = {
+    "data_source": lambda sample: sample.data_source,
+    "solution_str": lambda sample: sample.response_text,
+    "ground_truth": lambda sample: sample.ground_truth,
+    "extra_info": lambda sample: sample.extra.get("extra_info") or {},
+}
+"""veRL gives an empty dict where the data have none."""
+VERL_BATCH = {
+    "data_sources": VERL["data_source"],
+    "solution_strs": VERL["solution_str"],
+    "ground_truths": VERL["ground_truth"],
+    "extra_infos": VERL["extra_info"],
+}
+LEADING = {Shape.VERL: "solution_str", Shape.VERL_BATCH: "solution_strs", Shape.TRL: "completions"}
+"""The parameter that tells a shape: nobody judges without the answer."""
+
+
+def for_verl(sample: RewardSample) -> dict[str, Any]:
+    return {name: of(sample) for name, of in VERL.items()}
+
+
+def for_verl_batch(samples: Sequence[RewardSample]) -> dict[str, Any]:
+    return {name: [of(sample) for sample in samples] for name, of in VERL_BATCH.items()}
+
+
+def for_trl(samples: Sequence[RewardSample]) -> dict[str, Any]:
+    """A conversation is judged as one: its prompt is the messages, its completion the assistant's message."""
+    columns: dict[str, Any] = {}
+    for name in dict.fromkeys(name for sample in samples for name in columns_of(sample)):
+        columns[name] = [columns_of(sample).get(name) for sample in samples]
+    return {
+        **columns,
+        "prompts": [sample.prompt_text if sample.messages is None else sample.messages for sample in samples],
+        "completions": [_completion(sample) for sample in samples],
+        "completion_ids": [sample.response_ids for sample in samples],
+    }
+
+
+class Row(Protocol):
+    """A sample, or the row of the data it comes from."""
+
+    @property
+    def data_source(self) -> str: ...
+    @property
+    def ground_truth(self) -> Any: ...
+    @property
+    def extra(self) -> dict[str, Any]: ...
+
+
+def columns_of(row: Row) -> dict[str, Any]:
+    """As the data have them; what veRL's form of a row nests is found under its own name."""
+    nested = {"ground_truth": row.ground_truth, "data_source": row.data_source or None}
+    return {**{name: value for name, value in nested.items() if value is not None}, **row.extra}
+
+
+def _completion(sample: RewardSample) -> Any:
+    if sample.messages is None:
+        return sample.response_text
+    return [{"role": "assistant", "content": sample.response_text}]
+
+
+def _annotation(signature: inspect.Signature) -> Any:
+    return next(iter(signature.parameters.values())).annotation
+
+
+def _check_kwargs(named: str, signature: inspect.Signature, accepts: Accepts, kwargs: dict[str, Any]) -> None:
+    if not accepts.others and (unknown := sorted(kwargs.keys() - accepts.names)):
+        raise RewardLoadError(f"reward.kwargs.{unknown[0]}: {named} takes {signature}, which has no such argument")
+    given = {*VERL, *VERL_BATCH, "prompts", "completions", "completion_ids"}
+    if taken := sorted(kwargs.keys() & given):
+        raise RewardLoadError(f"reward.kwargs.{taken[0]} is given by the sample; allowed: other arguments of {named}")
