@@ -1,7 +1,6 @@
 """From a value of theirs to a value of ours. Each function makes a converter for a row of the table."""
 
 from collections.abc import Hashable, Mapping
-from pathlib import PurePath
 from typing import Any
 
 from .row import Asked, Converted, Converter, NotHere, Nothing
@@ -87,24 +86,13 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def import_path(name_key: str) -> Converter:
-    """A file and, in another key, the function in it, as `package.module:function`."""
+def function_path(name_key: str) -> Converter:
+    """A file, or with `pkg://` a module, and in another key the function in it."""
 
     def convert(asked: Asked) -> Converted:
-        file = str(asked.value).removeprefix("pkg://")
+        place = str(asked.value).removeprefix("pkg://")
         function = asked.others.get(asked.key.rpartition(".")[0] + "." + name_key) or "compute_score"
-        if file == asked.value:
-            path = PurePath(file)
-            inside = path.with_suffix("").parts if not path.is_absolute() else (path.stem,)
-            module = ".".join(part for part in inside if part != ".")
-            where = f"modules are found in {path.parent} only if PYTHONPATH has it when the stack starts"
-        else:
-            module, where = file, ""
-        if not all(part.isidentifier() for part in module.split(".")):
-            raise NotHere(
-                f"{file} cannot be imported as a module {module!r}; move or rename it, and set reward.function"
-            )
-        absolute = PurePath(file).is_absolute()
-        return Converted((f"{module}:{function}",), where if absolute else "imported from where the stack was started")
+        where = "imported from where the stack was started" if place != asked.value else ""
+        return Converted((f"{place}:{function}",), where)
 
     return convert

@@ -83,7 +83,7 @@ def test_a_typical_script_becomes_a_configuration_that_train_takes(here: Path) -
     assert (config.actor.clip_ratio_low, config.actor.clip_ratio_high) == (0.2, 0.28)
     assert config.actor.use_kl_loss
     assert config.model.path == "/home/me/models/Qwen2.5-3B-Instruct"
-    assert config.reward.function == "rewards.gsm8k:score"
+    assert config.reward.function == "rewards/gsm8k.py:score"
     assert (config.trainer.total_training_steps, config.trainer.test_freq) == (400, -1)
 
 
