@@ -3,7 +3,10 @@
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from .given import nested
 from .row import Asked, Converted, Converter, NotHere, Nothing
+
+ARGUMENTS = ".reward_kwargs."
 
 
 def names(known: Mapping[Any, Any], otherwise: str = "") -> Converter:
@@ -86,13 +89,18 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def function_path(name_key: str) -> Converter:
-    """A file, or with `pkg://` a module, and in another key the function in it."""
+def function_in_file(name_key: str) -> Converter:
+    """A file and, in another key, the function in it: `path/to/file.py:function`. A `pkg://` module keeps its name."""
 
     def convert(asked: Asked) -> Converted:
-        place = str(asked.value).removeprefix("pkg://")
         function = asked.others.get(asked.key.rpartition(".")[0] + "." + name_key) or "compute_score"
-        where = "imported from where the stack was started" if place != asked.value else ""
-        return Converted((f"{place}:{function}",), where)
+        return Converted((f"{str(asked.value).removeprefix('pkg://')}:{function}",))
 
     return convert
+
+
+def arguments(asked: Asked) -> Converted:
+    """All arguments beside this one, as the one mapping that they are here."""
+    before = asked.key.partition(ARGUMENTS)[0] + ARGUMENTS
+    given = {key: value for key, value in asked.others.items() if key.startswith(before)} | {asked.key: asked.value}
+    return Converted((nested({key.removeprefix(before): value for key, value in given.items()}),))

@@ -2,11 +2,17 @@
 
 import re
 
-from ..row import Asked, Converted, Switch, not_needed, not_supported, part, renamed
+from ..row import Asked, Converted, NotHere, Switch, not_needed, not_supported, part, renamed
 
 HERE = "actor_rollout_ref.model."
 LORA, LORA_OF_MEGATRON = Switch(f"{HERE}lora_rank", off=(0,)), Switch(f"{HERE}lora.rank", off=(0,))
 CONFIG = "changes of the model's configuration; edit config.json in its directory"
+
+
+def template_file(asked: Asked) -> Converted:
+    if not str(asked.value).endswith(".jinja"):
+        raise NotHere("the text of a template; write it into a file that ends in .jinja")
+    return Converted((asked.value,))
 
 
 def place(asked: Asked) -> Converted:
@@ -23,7 +29,12 @@ ROWS = (
     renamed(f"{HERE}trust_remote_code", "model.trust_remote_code"),
     not_supported(f"{HERE}tokenizer_path", "a tokenizer from elsewhere; put its files into the model's directory"),
     not_supported(f"{HERE}hf_config_path", "a configuration from elsewhere; put it into the model's directory"),
-    not_supported(f"{HERE}custom_chat_template", "a chat template from elsewhere; put it into the model's directory"),
+    renamed(
+        f"{HERE}custom_chat_template",
+        "data.chat_template",
+        why="a file that ends in `.jinja`, where veRL has the text itself",
+        convert=template_file,
+    ),
     not_supported(f"{HERE}external_lib", "importing a module before the model is loaded"),
     *(
         not_supported(f"{HERE}override_config.{key}", CONFIG, 0)

@@ -1,19 +1,19 @@
 """`reward.*`, and what veRL had before: `custom_reward_function.*`, `reward_model.*`, `reward_manager.*`."""
 
-from ..convert import function_path
+from ..convert import arguments, function_in_file
 from ..row import Row, Switch, not_needed, not_supported, part, renamed
 
 MODEL = "scoring by a reward model"
 MANAGER = "a reward manager: what it adds to a score belongs into the reward function"
 LENGTH = "a penalty for long answers: subtract it in the reward function"
-PATH = "the file by its path"
+PATH = "`path/to/file.py:function`; veRL's signature is called as veRL calls it"
 
 
 def function(path: str, name: str) -> tuple[Row, ...]:
     """A file in one key, the function in it in another."""
     shown = name.rpartition(".")[2]
     return (
-        renamed(path, "reward.function", why=PATH, convert=function_path(shown)),
+        renamed(path, "reward.function", why=PATH, convert=function_in_file(shown)),
         *not_needed(f"it is part of {path}", name),
     )
 
@@ -23,7 +23,7 @@ ROWS = (
     *function("reward.custom_reward_function.path", "reward.custom_reward_function.name"),
     *function("reward.managers.*.reward_fn.*.path", "reward.managers.*.reward_fn.*.name"),
     *(
-        not_supported(key, "arguments of the reward function: write them as reward.kwargs")
+        renamed(key, "reward.kwargs", why="one mapping of all of them", convert=arguments)
         for key in (
             "custom_reward_function.reward_kwargs.*",
             "reward.custom_reward_function.reward_kwargs.*",

@@ -48,6 +48,7 @@ python3 -m verl.trainer.main_ppo \
     algorithm.filter_groups.metric=acc \
     custom_reward_function.path=rewards/gsm8k.py \
     custom_reward_function.name=score \
+    +custom_reward_function.reward_kwargs.mode=strict +custom_reward_function.reward_kwargs.weight=0.5 \
     trainer.logger=['console','wandb'] \
     trainer.project_name='gsm8k' trainer.experiment_name="grpo-n${n}" \
     trainer.n_gpus_per_node=1 trainer.nnodes=1 \
@@ -84,6 +85,7 @@ def test_a_typical_script_becomes_a_configuration_that_train_takes(here: Path) -
     assert config.actor.use_kl_loss
     assert config.model.path == "/home/me/models/Qwen2.5-3B-Instruct"
     assert config.reward.function == "rewards/gsm8k.py:score"
+    assert config.reward.kwargs == {"mode": "strict", "weight": 0.5}
     assert (config.trainer.total_training_steps, config.trainer.test_freq) == (400, -1)
 
 

@@ -44,11 +44,15 @@ SAMPLES: dict[str, list[tuple[Any, tuple[Any, ...]]]] = {
     "algorithm.rollout_is": [(True, ("token",))],
     "custom_reward_function.path": [
         ("rewards/gsm8k.py", ("rewards/gsm8k.py:my_score",)),
-        ("/home/me/my-rewards.py", ("/home/me/my-rewards.py:my_score",)),
+        ("/home/me/my-gsm8k.py", ("/home/me/my-gsm8k.py:my_score",)),
         ("pkg://my.rewards", ("my.rewards:my_score",)),
     ],
     "reward.custom_reward_function.path": [("gsm8k.py", ("gsm8k.py:compute_score",))],
     "reward.managers.*.reward_fn.*.path": [("gsm8k.py", ("gsm8k.py:compute_score",))],
+    "custom_reward_function.reward_kwargs.*": [("half", ({"*": "half", "mode": {"strict": True}},))],
+    "reward.custom_reward_function.reward_kwargs.*": [(1, ({"*": 1},))],
+    "reward.managers.*.reward_fn.*.reward_kwargs.*": [(1, ({"*": 1},))],
+    "actor_rollout_ref.model.custom_chat_template": [("my.jinja", ("my.jinja",))],
     "trainer.save_freq": [(20, (20,)), (0, (-1,)), (-1, (-1,))],
     "trainer.test_freq": [(5, (5,)), (0, (-1,))],
 }
@@ -58,12 +62,17 @@ WHERE_NULL = {
     "psrl.group_post_process.name": "no_filter",
     "trainer.total_training_steps": 200,
 }
-OTHERS = {"trainer.total_training_steps": 200, "custom_reward_function.name": "my_score"}
+OTHERS = {
+    "trainer.total_training_steps": 200,
+    "custom_reward_function.name": "my_score",
+    "custom_reward_function.reward_kwargs.mode.strict": True,
+}
 
 REFUSED: list[tuple[str, Any, str]] = [
     ("psrl.ps_mode", "nixl_cpu", "RDMA"),
     ("actor_rollout_ref.rollout.top_p", 0.9, "would bias every probability ratio"),
     ("actor_rollout_ref.rollout.top_k", 20, "would bias every probability ratio"),
+    ("actor_rollout_ref.model.custom_chat_template", "{{ messages }}", "write it into a file that ends in .jinja"),
     ("actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", "half", "it is no number"),
 ]
 NOTHING: list[tuple[str, Any]] = [
