@@ -13,7 +13,7 @@ PACKAGES := $(wildcard src/psrl/*/)
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help train up down test fast lint mutants chaos bench demo-model proto docs clean
+.PHONY: help train up down test fast lint mutants chaos bench compatibility demo-model proto docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -41,6 +41,9 @@ lint: $(TESTABLE) ## format, lint, strict types, import rules
 
 bench: $(TESTABLE) demo-model ## overhead measured as ratios, each from one run
 	$(BIN)/python -m tests.benchmarks
+
+compatibility: $(TESTABLE) ## try every kind of model, data and reward, write docs/compatibility.md (half an hour)
+	$(BIN)/python -m tests.compatibility
 
 mutants: $(TESTABLE) ## change the code in one place at a time, show what no test notices (a night)
 	infra/install.sh $(PYTHON) $(VENV) cpu,dev,mutation
