@@ -1,4 +1,4 @@
-"""The model directory, checked before anything loads it: weights, tokenizer, and room for prompt and answer."""
+"""The model directory, checked before anything loads it: code, weights, tokenizer, and room for prompt and answer."""
 
 import json
 from pathlib import Path
@@ -6,22 +6,30 @@ from typing import Any
 
 from ...schemas.config import RunConfig
 from ...schemas.errors import ModelError
+from ..weights.described import INDEX, described_model
+from .context import longest_context
 from .tokenizer import load_tokenizer
 
-CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "seq_length")
-"""How configurations of different families name the longest context."""
+SINGLE = "model.safetensors"
+"""Holds the model where there is no index. Other files in the folder are none of its weights."""
+QUANTISED_TYPES = ("F8_", "F4")
+"""Number formats that only quantised weights have."""
+QUANTISED_NAMES = ".qweight"
+"""How GPTQ and AWQ name packed weights; older folders of theirs do not say so in config.json."""
 
 
 def check_model(config: RunConfig) -> None:
-    """Raises `ModelError`. Loads the tokenizer, not the weights."""
+    """Raises `ModelError`. Runs the folder's own code where that is allowed, loads the tokenizer, not the weights."""
     folder = Path(config.model.path)
     if not folder.is_dir():
         raise ModelError(f"model.path={config.model.path} is not a directory (looked at {folder.absolute()})")
     values = _read_json(folder / "config.json")
+    _refuse_quantised(folder, values)
     _check_weights(folder)
+    described = described_model(config.model).config
     tokenizer = load_tokenizer(config.model.path, config.model.trust_remote_code)
-    _check_context(config, values)
-    vocabulary = _find(values, ("vocab_size",))
+    _check_context(config, described)
+    vocabulary = getattr(described.get_text_config(), "vocab_size", None)
     if vocabulary is not None and len(tokenizer) > vocabulary:
         raise ModelError(
             f"model.path={config.model.path}: the tokenizer has {len(tokenizer)} tokens, the model only "
@@ -30,17 +38,17 @@ def check_model(config: RunConfig) -> None:
 
 
 def _check_weights(folder: Path) -> None:
-    index = folder / "model.safetensors.index.json"
+    index = folder / INDEX
     if index.is_file():
         needed = sorted(set(_read_json(index).get("weight_map", {}).values()))
         missing = [name for name in needed if not (folder / name).is_file()]
         if missing:
             raise ModelError(f"model.path={folder} lacks {', '.join(missing)}, named in {index.name}")
     else:
-        needed = sorted(file.name for file in folder.glob("*.safetensors") if file.stat().st_size)
+        needed = [SINGLE] if (folder / SINGLE).is_file() else []
     if not needed:
         found = ", ".join(sorted(file.name for file in folder.iterdir())) or "nothing"
-        raise ModelError(f"model.path={folder} has no weights; expected *.safetensors, found {found}")
+        raise ModelError(f"model.path={folder} has no weights; expected {SINGLE} or {INDEX}, found {found}")
     for name in needed:
         _check_header(folder / name)
 
@@ -50,15 +58,35 @@ def _check_header(file: Path) -> None:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(file, framework="np"):
-            return
+        with safe_open(file, framework="np") as tensors:
+            formats = {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{file.name} in model.path={file.parent} is damaged: {error}") from error
+    for name, number_format in formats.items():
+        if number_format.startswith(QUANTISED_TYPES):
+            raise _quantised(file.parent, number_format, f"{file.name}: {name}")
+        if name.endswith(QUANTISED_NAMES):
+            raise _quantised(file.parent, "GPTQ or AWQ", f"{file.name}: {name}")
 
 
-def _check_context(config: RunConfig, values: dict[str, Any]) -> None:
-    limit = _find(values, CONTEXT_KEYS)
-    if limit is None or config.context_tokens <= limit:
+def _refuse_quantised(folder: Path, values: dict[str, Any]) -> None:
+    parts = [part for part in (values, values.get("text_config")) if isinstance(part, dict)]
+    for part in parts:
+        for key in ("quantization_config", "compression_config"):
+            if isinstance(found := part.get(key), dict) and found:
+                unnamed = "bitsandbytes" if any(name.startswith("load_in_") for name in found) else "an unnamed method"
+                raise _quantised(folder, found.get("quant_method", unnamed), f"config.json: {key}")
+
+
+def _quantised(folder: Path, method: str, where: str) -> ModelError:
+    return ModelError(
+        f"model.path={folder} is quantised with {method} ({where}); weights to be trained must be unquantised"
+    )
+
+
+def _check_context(config: RunConfig, described: Any) -> None:
+    limit = longest_context(described)
+    if limit is None or config.context_tokens <= limit.tokens:
         return
     data = config.data
     wanted = (
@@ -68,17 +96,9 @@ def _check_context(config: RunConfig, values: dict[str, Any]) -> None:
         f"= {config.context_tokens}"
     )
     raise ModelError(
-        f"{wanted} is longer than the context of model.path={config.model.path}; allowed: at most {limit} tokens"
+        f"{wanted} is longer than the context of model.path={config.model.path}; allowed: at most {limit.tokens} "
+        f"tokens{limit.hint}"
     )
-
-
-def _find(values: dict[str, Any], keys: tuple[str, ...]) -> int | None:
-    """Models that also see or hear keep the language model's numbers one level down."""
-    for section in (values, values.get("text_config") or {}):
-        for key in keys:
-            if isinstance(section.get(key), int):
-                return int(section[key])
-    return None
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """The model's tokenizer: the `AutoTokenizer` of the model directory, the same for prompts, engine and trainer."""
 
 import string
-import threading
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from ...schemas.errors import ModelError
+from ..library import loading
 
 ADDITIONAL_TEMPLATES = "additional_chat_templates"
 """Folder of the templates beside the default one."""
@@ -18,8 +18,6 @@ TOKENIZER_FILES = (
 """Names of the files that decide how text becomes ids."""
 TEMPLATE_FILES = ("*.jinja", "chat_template*")
 """Those of them that lay out a chat and hold no vocabulary: the library makes an empty tokenizer from them alone."""
-_loading = threading.Lock()
-"""Threads that import `transformers` at the same time get an ImportError: its names are made when first asked for."""
 
 
 class Tokenizer(Protocol):
@@ -48,7 +46,7 @@ def load_tokenizer(model_path: str, trust_remote_code: bool) -> Tokenizer:
     """Raises `ModelError` when the directory holds none that loads. Never asks the network. Kept in memory until its
     files change."""
     stats = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in tokenizer_files(model_path))
-    with _loading:
+    with loading:
         return _load(model_path, trust_remote_code, stats)
 
 
