@@ -110,6 +110,11 @@ class WeightsRefused(FatalError):
     """A version's bytes or its loaded log-probs are not what the trainer published."""
 
 
+class EngineUnfit(FatalError):
+    """No engine of this kind can serve the run, whatever is tried again: it does not know the model, or takes its
+    weights otherwise than they are published."""
+
+
 class LedgerError(FatalError):
     """A transition the ledger does not allow. A defect of ours: no user input leads here."""
 

@@ -81,6 +81,24 @@ async def test_an_update_that_failed_is_repaired_by_a_restart_and_a_new_pull(cli
     assert parts.calls == ["start rollout-0", "start rollout-0", "release rollout-0"]
 
 
+async def test_an_engine_that_can_never_serve_the_run_is_given_back_at_once_with_the_reason(
+    client: Client, run_id: str
+) -> None:
+    class Unfit(ScriptedParts):
+        async def on_pull(self, instance: InstanceId, version: int) -> None:
+            raise ApplicationError("version 0 does not fit the model", type="EngineUnfit", non_retryable=True)
+
+    parts = Unfit(instances=1)
+    parts.published = {0}
+    async with parts.workers(client, extra_workflows=[SignalSink]):
+        instance = await begin(client, run_id)
+        assert await instance.result() == "stopped"
+        [change] = await until_told(client, run_id, 1)
+    assert parts.calls == ["start rollout-0", "release rollout-0"]
+    assert change.state is InstanceState.STOPPED
+    assert change.reason == "pull_weights: EngineUnfit: version 0 does not fit the model"
+
+
 async def test_a_version_that_was_replaced_and_removed_is_passed_over_without_a_restart(
     client: Client, run_id: str
 ) -> None:

@@ -286,6 +286,21 @@ async def test_a_run_fails_naming_the_instances_when_none_is_left(skipping: Clie
     assert "shard 3 is damaged" in str(failure.value.cause)
 
 
+async def test_a_run_whose_engines_can_never_serve_it_ends_at_once_with_the_reason(client: Client, run_id: str) -> None:
+    """No pause is skipped here: an attempt more would take its time."""
+
+    class Unfit(ScriptedParts):
+        async def on_start(self, instance: InstanceId) -> None:
+            raise ApplicationError("vLLM cannot run it: no such kernel", type="EngineUnfit", non_retryable=True)
+
+    parts = Unfit(total_steps=2)
+    with pytest.raises(WorkflowFailureError) as failure:
+        await run_to_end(client, run_id, parts, minimal_config())
+    assert "no rollout instance is left" in str(failure.value.cause)
+    assert "vLLM cannot run it: no such kernel" in str(failure.value.cause)
+    assert all(parts.calls.count(f"start {name}") == 1 for name in parts.instances)
+
+
 async def test_interrupted_trajectories_are_routed_again_and_finish(client: Client, run_id: str) -> None:
     class InterruptedOnce(ScriptedParts):
         async def on_generate(self, request: TurnRequest, instance: InstanceId) -> TurnResult:

@@ -3,7 +3,8 @@
 Started by the run, id `RUN/instance/rollout-0`; outlives the run's continue-as-new. Promises: the engine serves only
 after a version was pulled, verified and probed; a failed update leaves it paused and is repaired by a new pull or a
 restart, else the instance is quarantined; a quarantined one is tried again at growing intervals and re-admitted by a
-pull that succeeds; waiting for another run's engine is no failure; the engine is given back when the run is gone (L11).
+pull that succeeds; an engine that can never serve the run is given back at once, with the reason; waiting for another
+run's engine is no failure; the engine is given back when the run is gone (L11).
 What is done with the engine and how often it may fail is decided by `Life`; here it is carried out.
 """
 
@@ -42,6 +43,8 @@ class RolloutInstance:
         self._life = Life(start)
         self._stopping = False
         self._orphaned = False
+        self._unfit = ""
+        """Why the engine can never serve this run."""
 
     @workflow.run
     async def run(self, start: StartInstance) -> str:
@@ -167,7 +170,10 @@ class RolloutInstance:
             await self._tell_run()
 
     async def _failed(self, error: ActivityError) -> None:
-        """Count it, tell the run, and wait a while before the engine is started anew."""
+        """Count it, tell the run, and wait a while before the engine is started anew. One that is unfit stays so."""
+        if _unfit(error):
+            self._stopping, self._unfit = True, _reason(error)
+            return
         # A holder that did not let go in time is not asked again at once.
         self._life.failed(workflow.time(), for_good=_held_by_another(error))
         await self._tell_run(_reason(error))
@@ -186,7 +192,7 @@ class RolloutInstance:
         if self._orphaned:
             await self._record_end_of_run()
         else:
-            await self._tell_run()
+            await self._tell_run(self._unfit)
 
     async def _record_end_of_run(self) -> None:
         """A run that was terminated could not write down its end. One that ended by itself has: its record stays."""
@@ -239,7 +245,11 @@ def _held_by_another(error: ActivityError) -> bool:
     return isinstance(error.cause, ApplicationError) and error.cause.type == "InstanceBusy"
 
 
+def _unfit(error: ActivityError) -> bool:
+    return isinstance(error.cause, ApplicationError) and error.cause.type == "EngineUnfit"
+
+
 def _reason(error: ActivityError) -> str:
     cause = error.cause
-    kind = cause.type if isinstance(cause, ApplicationError) and cause.type else type(cause).__name__
-    return f"{error.activity_type}: {kind}: {cause}"
+    named = isinstance(cause, ApplicationError) and cause.type  # Its text begins with the type.
+    return f"{error.activity_type}: {cause if named else f'{type(cause).__name__}: {cause}'}"
