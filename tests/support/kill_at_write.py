@@ -107,7 +107,7 @@ class CheckpointSave:
         self._states = [self._state(version) for version in (1, 2)]
 
     def _state(self, version: int) -> TrainerState:
-        state = initial_state(self._config, load_model(Path(self._config.model.path), self._config, CPU))
+        state = initial_state(self._config, load_model(Path(self._config.model.path), self._config, CPU).model)
         with torch.no_grad():
             for parameter in state.model.parameters():
                 parameter.fill_(version)

@@ -1,42 +1,22 @@
-"""Names and shapes of the tensors in a model directory: what a published version must hold, checked before an engine
-is touched. vLLM itself keeps the old values of a tensor that an update leaves out, without an error."""
+"""Whether a version holds the tensors that the model needs, checked before an engine is touched. vLLM itself keeps the
+old values of a tensor that an update leaves out, without an error."""
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from safetensors import safe_open
-
-from ...schemas.errors import ModelError, WeightsRefused
+from ...activities.weights.names import Shapes, shapes_of
+from ...schemas.errors import EngineUnfit
 from ...schemas.ids import Version
 
 if TYPE_CHECKING:
     import torch
 
-Shapes = dict[str, tuple[int, ...]]
 SHOWN = 5
-TIED_HEAD = "lm_head.weight"
-"""Some checkpoints carry the head of a tied model too."""
-
-
-def model_shapes(folder: Path) -> Shapes:
-    """Raises `ModelError` when there are no safetensors."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ModelError(f"model.path {folder}: no *.safetensors file in it")
-    shapes: Shapes = {}
-    for file in files:
-        with safe_open(file, framework="pt") as tensors:
-            shapes |= {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
-    if json.loads((folder / "config.json").read_text()).get("tie_word_embeddings"):
-        shapes.pop(TIED_HEAD, None)
-    return shapes
 
 
 def require_same(expected: Shapes, tensors: "Mapping[str, torch.Tensor]", version: Version) -> None:
-    """Raises `WeightsRefused` naming what is missing, unknown or of another shape."""
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name in expected or name != TIED_HEAD}
+    """Raises `EngineUnfit` naming what is missing, unknown or of another shape."""
+    found = shapes_of(tensors)
     if found == expected:
         return
     missing, unknown = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
@@ -50,4 +30,4 @@ def require_same(expected: Shapes, tensors: "Mapping[str, torch.Tensor]", versio
         for title, names in (("missing", missing), ("unknown", unknown), ("wrong shape", reshaped))
         if names
     ]
-    raise WeightsRefused(f"version {version} does not fit the model: {'; '.join(faults)}")
+    raise EngineUnfit(f"version {version} does not fit the model: {'; '.join(faults)}")

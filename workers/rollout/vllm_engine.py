@@ -11,7 +11,7 @@ import multiprocessing
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
-from pathlib import Path
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -24,12 +24,15 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-from ...schemas.errors import EngineUnavailable
+from ...activities.weights.names import Shapes, describe
+from ...schemas.errors import EngineUnavailable, EngineUnfit, one_line
 from ...schemas.ids import Version
 from ...schemas.messages.rollout import EngineSpec, Sampling
 from .engine import Chunk, EngineRequest, StreamEnd
-from .model_tensors import Shapes, model_shapes, require_same
+from .model_tensors import require_same
 from .staging import StagedWeights
+from .start_fault import start_fault
+from .unfit import CANNOT_HEAL, CANNOT_TAKE
 
 BACKEND = "psrl"
 """The name `weight_extension` registers in vLLM's worker process; that module is not imported here."""
@@ -54,12 +57,19 @@ class VllmEngine:
         self._starting = False
 
     async def start(self, spec: EngineSpec) -> None:
-        self._shapes = await asyncio.to_thread(model_shapes, Path(spec.model.path))
+        architecture, self._shapes = await asyncio.to_thread(describe, spec.model)
+        start = partial(_start, spec, architecture)
         self._starting = True
-        try:
-            self._llm = llm = await asyncio.get_running_loop().run_in_executor(self._starter, _start, spec)
-        finally:
-            self._starting = False
+        with start_fault() as told:
+            try:
+                self._llm = llm = await asyncio.get_running_loop().run_in_executor(self._starter, start)
+            except CANNOT_HEAL as error:
+                raise EngineUnfit(f"vLLM cannot run model.path={spec.model.path}: {one_line(error)}") from error
+            except RuntimeError as error:
+                raise _not_started(spec, told.read_text()) from error
+            finally:
+                self._starting = False
+        _last_fault.clear()
         await llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
@@ -92,6 +102,8 @@ class VllmEngine:
             try:
                 await self._update(staged.describe(), version)
             except Exception as error:
+                if CANNOT_TAKE in str(error):
+                    raise EngineUnfit(f"version {version}: {one_line(error)}") from error
                 raise EngineUnavailable(f"loading version {version} failed midway: {error!r}") from error
 
     async def _update(self, staged: dict[str, Any], version: Version) -> None:
@@ -165,10 +177,26 @@ class VllmEngine:
         return self._llm
 
 
-def _start(spec: EngineSpec) -> AsyncLLM:
+_last_fault: list[str] = []
+"""Why this host's last start failed, while no other has succeeded."""
+
+
+def _not_started(spec: EngineSpec, reason: str) -> EngineUnfit | EngineUnavailable:
+    """Memory that was taken is free by the next start, or the figures differ. The very same words twice in a row are no
+    accident; a child that was killed has none."""
+    again, _last_fault[:] = _last_fault == [reason], [reason]
+    if again and reason:
+        return EngineUnfit(f"vLLM cannot run model.path={spec.model.path}: {reason}")
+    return EngineUnavailable(f"vLLM did not start: {reason or 'its process ended without a word'}")
+
+
+def _start(spec: EngineSpec, architecture: str | None) -> AsyncLLM:
     return AsyncLLM.from_engine_args(
         AsyncEngineArgs(
             model=spec.model.path,
+            config_format="hf",
+            # No version is ever served from the folder: the first pull brings every tensor, checked by name and shape.
+            load_format="dummy",
             dtype=spec.rollout.dtype.value,
             seed=spec.seed,
             trust_remote_code=spec.model.trust_remote_code,
@@ -177,6 +205,8 @@ def _start(spec: EngineSpec) -> AsyncLLM:
             block_size=spec.rollout.block_size,
             max_model_len=spec.context_tokens,
             max_num_seqs=spec.max_num_seqs,
+            # The class that is trained. Folders name others, or none: a head for values that was cut off, a base model.
+            hf_overrides={"architectures": [architecture]} if architecture else {},
             enable_prefix_caching=True,
             logprobs_mode="processed_logprobs",
             worker_extension_cls=EXTENSION,

@@ -8,11 +8,9 @@ which importance sampling cannot tell from a wrong weight sync. Called by the lo
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from ...activities.training.batch import SampledSequence, TrainBatch
 from ...activities.training.logprobs import micro_batch_logits, target_log_probs
@@ -72,10 +70,7 @@ def _sampled_by(batch: TrainBatch, version: int, limit: int) -> TrainBatch:
 
 
 def _gap_under(state: TrainerState, batch: TrainBatch, version: int, tensors: Mapping[str, Tensor]) -> Tensor:
-    def model(**inputs: Any) -> Any:
-        return functional_call(state.model, placed, args=(), kwargs=inputs)
-
-    placed = {name: tensor.to(state.device, torch.float32) for name, tensor in tensors.items()}
+    model = state.with_published(tensors)
     plan = plan_batch(batch, None, state.config.actor.ppo_max_token_len_per_gpu, state.device)
     scored = torch.zeros(len(batch.tokens), device=state.device)
     with torch.no_grad(), state.precision():

@@ -1,23 +1,32 @@
 """The model of version 0, as a run's start and its KL term's reference load it: it must be what the run began with."""
 
 import contextlib
+import logging
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ...activities.weights.names import by_file_name, shapes_of
 from ...schemas.errors import ModelError, WeightsRefused
 from .agreement import SAME_MODEL_TOLERANCE, probe_gap
 from .backend import BackendRun
 from .probe import weight_probe
-from .shapes import difference, shapes_of
+from .shapes import difference
 from .state import load_model
+
+log = logging.getLogger(__name__)
+
+SHOWN = 5
 
 
 def initial_model(run: BackendRun, tokenizer: Any, device: torch.device) -> Any:
     """Raises `ModelError` when `model.path` no longer holds what was published as version 0."""
-    model = load_model(Path(run.config.model.path), run.config, device)
-    gap = probe_gap(run.published.probe(0), weight_probe(model, tokenizer, run.config))
+    model, ignored = load_model(Path(run.config.model.path), run.config, device)
+    published = run.published.probe(0)
+    if ignored and published is None:  # Said when the run begins, not whenever the model is loaded again.
+        log.warning("run %s: %s", run.run_id, _said_of(ignored, run.config.model.path))
+    gap = probe_gap(published, weight_probe(model, tokenizer, run.config))
     if gap is not None and gap > SAME_MODEL_TOLERANCE:
         differs = _difference(run, model)
         raise ModelError(
@@ -28,8 +37,12 @@ def initial_model(run: BackendRun, tokenizer: Any, device: torch.device) -> Any:
 
 
 def _difference(run: BackendRun, model: Any) -> str | None:
-    """In shapes, from version 0 where it can still be read; a tied tensor is published once."""
+    """In shapes, from version 0 where it can still be read."""
     with contextlib.suppress(WeightsRefused), run.published.lease(0) as published:
-        found = {name: shape for name, shape in shapes_of(model.state_dict()).items() if name in published.tensors}
-        return difference(found, shapes_of(published.tensors))
+        return difference(shapes_of(by_file_name(model, model.state_dict())), shapes_of(published.tensors))
     return None
+
+
+def _said_of(ignored: tuple[str, ...], path: str) -> str:
+    more = f" and {len(ignored) - SHOWN} more" if len(ignored) > SHOWN else ""
+    return f"ignored in model.path={path}, because the model has no such tensor: {', '.join(ignored[:SHOWN])}{more}"

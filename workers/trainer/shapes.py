@@ -1,32 +1,6 @@
 """Whether two models have the same tensors, said by the first tensor that differs."""
 
-from collections.abc import Mapping
-from pathlib import Path
-
-import torch
-from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
-
-from ...schemas.config import RunConfig
-from ...schemas.errors import ModelError
-
-Shapes = Mapping[str, tuple[int, ...]]
-
-
-def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-
-
-def configured_shapes(config: RunConfig) -> Shapes:
-    """Of the model that `model.path` describes; no weights are read or made."""
-    folder, trust = Path(config.model.path), config.model.trust_remote_code
-    try:
-        described = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(described, trust_remote_code=trust)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"model.path={str(folder)!r} cannot be read as a causal LM: {error}") from error
-    return shapes_of(model.state_dict())
+from ...activities.weights.names import Shapes
 
 
 def difference(found: Shapes, expected: Shapes) -> str | None:

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...activities.weights.names import by_file_name, describe, shapes_of
 from ...schemas.config import RunConfig
 from ...schemas.errors import ModelError
-from .shapes import configured_shapes, difference, shapes_of
+from .shapes import difference
 from .state import TrainerState, load_model, make_optimizer
 
 STATE_FILE = "trainer_state.pt"
@@ -61,8 +62,8 @@ def take_snapshot(state: TrainerState, tokenizer: Any) -> TorchSnapshot:
 
 def read_snapshot(folder: Path, version: int, config: RunConfig, device: torch.device) -> TrainerState:
     """What `TorchSnapshot.write` left in the folder. Raises `ModelError` when `model.path` has other shapes."""
-    model = load_model(folder, config, device)
-    differs = difference(configured_shapes(config), shapes_of(model.state_dict()))
+    model, _ = load_model(folder, config, device)
+    differs = difference(describe(config.model).shapes, shapes_of(by_file_name(model, model.state_dict())))
     if differs is not None:
         raise ModelError(
             f"model.path={config.model.path!r} does not fit {folder}: {differs} as in the checkpoint. "

@@ -1,0 +1,48 @@
+"""Why vLLM did not start: it tells the process that started it only that its child failed; the reason stays in a log.
+
+The child writes the exception into a file of its parent, which is there as long as the start lasts. Used by
+`VllmEngine` and, in the child, by the extension, which vLLM imports before it loads a model.
+"""
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ...schemas.errors import one_line
+
+VARIABLE = "PSRL_START_FAULT"
+"""The path of the file; inherited by the child."""
+LOGGER = "vllm.v1.engine.core"
+MOST = 1000
+
+
+@contextmanager
+def start_fault() -> Iterator[Path]:
+    """Around a start: the file, empty unless the child has told its reason."""
+    with tempfile.NamedTemporaryFile(prefix="psrl-start-") as file:
+        os.environ[VARIABLE] = file.name
+        try:
+            yield Path(file.name)
+        finally:
+            del os.environ[VARIABLE]
+
+
+class _Writer(logging.Handler):
+    def __init__(self, file: str) -> None:
+        super().__init__(logging.ERROR)
+        self._file = file
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        # Not there any more, the start has succeeded: an engine that dies later is told of by its death.
+        with suppress(FileNotFoundError), open(self._file, "r+b") as file:
+            file.write(one_line(f"{type(error).__name__}: {error}").encode()[:MOST])
+
+
+def report_start_faults() -> None:
+    """In the child."""
+    if file := os.environ.get(VARIABLE):
+        logging.getLogger(LOGGER).addHandler(_Writer(file))
