@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,10 @@ from psrl.schemas.stack import load_stack
 from psrl.workers.stack.orphans import stack_processes
 from psrl.workers.stack.supervision import socket_path
 from psrl.workers.stack.up import down
+from tests.support.commands import psrl
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-REPOSITORY = Path(__file__).parents[2]
 STEPS = 40
 
 
@@ -47,21 +45,6 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     make_demo_model(folder / "model", Recipe(), say=lambda line: None)
     train, validation = generate(folder, digits=1, train=1024, validation=20, seed=0)
     return [f"model.path={folder / 'model'}", f"data.train_files=[{train}]", f"data.val_files=[{validation}]"]
-
-
-def psrl(home: Path, *arguments: str, timeout_s: float = 400) -> str:
-    """What the command prints; fails with all it said when it fails."""
-    done = subprocess.run(
-        [sys.executable, "-m", "psrl.workers.cli.main", *arguments],
-        cwd=REPOSITORY,
-        env={**os.environ, "PSRL_HOME": str(home), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 @pytest.mark.parametrize(
