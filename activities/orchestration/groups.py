@@ -1,5 +1,4 @@
-"""Start and cancel `RolloutGroup` workflows, and hand their reports on. Called by `TrainingRun`;
-every call is idempotent.
+"""Start and cancel `RolloutGroup` workflows for a run, and hand their reports to it. Every call is idempotent.
 
 Starting through the client costs the run three events per wave instead of three per group, and a group survives the
 run's continue-as-new without being anybody's child. A group is told where to begin: asking for it in its workflow would
@@ -34,6 +33,7 @@ from ...schemas.messages.run import (
 )
 from ..boundary import boundary
 from ..heartbeat import heartbeating
+from .reports import Reports
 
 RUN = SearchAttributeKey.for_keyword("RlRun")
 GROUP = SearchAttributeKey.for_keyword("RlGroup")
@@ -49,6 +49,7 @@ MarkGroups = Callable[[RunId, Sequence[GroupId], str], Awaitable[None]]
 class GroupActivities:
     def __init__(self, client: Client, mark: MarkGroups, place: Place) -> None:
         self._client, self._mark, self._place = client, mark, place
+        self._reports = Reports(client)
 
     @activity.defn(name="start_groups")
     @boundary
@@ -70,13 +71,7 @@ class GroupActivities:
     @activity.defn(name="tell_run")
     @boundary
     async def tell_run(self, request: TellRun) -> None:
-        """A run that is gone needs no report."""
-        try:
-            await self._client.get_workflow_handle(request.run_workflow_id).signal("group_report", request.report)
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
-            activity.logger.warning("run %s took no report: %s", request.run_workflow_id, error)
+        await self._reports.tell(request.run_workflow_id, request.report)
 
     async def _start(self, template: StartGroup, group: GroupId) -> None:
         start = await self._placed(template.model_copy(update={"group_id": group}))

@@ -81,7 +81,7 @@ class GroupOutcome(StrEnum):
 
 
 class GroupReport(Message):
-    """Signal `group_report` from a group to its run. One per group; a repeated one is ignored."""
+    """What a group tells its run, once; a repeated report is ignored."""
 
     group_id: GroupId
     outcome: GroupOutcome
@@ -89,6 +89,12 @@ class GroupReport(Message):
     tokens: int = 0
     segments: int = 0
     reason: str = ""
+
+
+class GroupReports(Message):
+    """Signal `group_reports` to a run: of groups that ended at about the same time."""
+
+    reports: tuple[GroupReport, ...]
 
 
 class TellRun(Message):

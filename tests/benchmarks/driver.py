@@ -6,7 +6,7 @@ with workflow.unsafe.imports_passed_through():
     from psrl.activities import signatures
     from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId
     from psrl.schemas.messages.base import Message
-    from psrl.schemas.messages.run import GroupReport, InstanceChanged, StartGroup, StartGroups
+    from psrl.schemas.messages.run import GroupReport, GroupReports, InstanceChanged, StartGroup, StartGroups
     from psrl.workflows.calls import settings
 
 
@@ -35,8 +35,8 @@ class MeasuredRun:
         """Who wants to know asks the coordinator."""
 
     @workflow.signal
-    def group_report(self, report: GroupReport) -> None:
-        self._reports[report.group_id] = report
+    def group_reports(self, told: GroupReports) -> None:
+        self._reports.update({report.group_id: report for report in told.reports})
 
     @workflow.update
     async def play(self, work: Work) -> list[GroupReport]:

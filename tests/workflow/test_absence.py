@@ -30,7 +30,7 @@ from psrl.schemas.ids import (
 from psrl.schemas.messages.data import Admission, AdmitRequest
 from psrl.schemas.messages.rewards import Score
 from psrl.schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, TurnRequest, TurnResult
-from psrl.schemas.messages.run import GroupOutcome, GroupReport, RunPhase, StartEvaluation, StartRun
+from psrl.schemas.messages.run import GroupOutcome, GroupReport, GroupReports, RunPhase, StartEvaluation, StartRun
 from psrl.workflows.calls import settings
 from psrl.workflows.rollout.evaluation import Evaluation
 from psrl.workflows.rollout.group import RolloutGroup
@@ -68,6 +68,10 @@ def seconds_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
 def own_server() -> Iterator[TemporalServer]:
     with running_temporal() as server:
         yield server
+
+
+def failed_report(group: GroupId) -> GroupReports:
+    return GroupReports(reports=(GroupReport(group_id=group, outcome=GroupOutcome.FAILED),))
 
 
 class Nightly(ScriptedParts):
@@ -279,9 +283,9 @@ async def test_what_an_absence_cost_says_nothing_about_the_task_in_the_next_exec
         run = await client.start_workflow(
             TrainingRun.run, StartRun(carried=state.model_dump(mode="json")), id=run_id, task_queue=ORCHESTRATOR_QUEUE
         )
-        await run.signal(TrainingRun.group_report, GroupReport(group_id=GENERATING, outcome=GroupOutcome.FAILED))
+        await run.signal(TrainingRun.group_reports, failed_report(GENERATING))
         assert (await run.query(TrainingRun.status)).phase is RunPhase.RUNNING
-        await run.signal(TrainingRun.group_report, GroupReport(group_id=SCORING, outcome=GroupOutcome.FAILED))
+        await run.signal(TrainingRun.group_reports, failed_report(SCORING))
         with pytest.raises(WorkflowFailureError) as failed:
             await run.result()
     assert "1 groups in a row" in str(failed.value.cause)

@@ -13,7 +13,16 @@ from psrl.schemas.ids import CPU_QUEUE, ORCHESTRATOR_QUEUE, TRAINER_QUEUE, Group
 from psrl.schemas.messages.data import AdmitRequest, Restored, RestoreRequest
 from psrl.schemas.messages.rewards import Score, ScoreOutcome
 from psrl.schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, TurnRequest, TurnResult
-from psrl.schemas.messages.run import GroupOutcome, GroupReport, RunPhase, RunResult, RunStatus, StartRun, StopRun
+from psrl.schemas.messages.run import (
+    GroupOutcome,
+    GroupReport,
+    GroupReports,
+    RunPhase,
+    RunResult,
+    RunStatus,
+    StartRun,
+    StopRun,
+)
 from psrl.schemas.messages.training import StepRequest
 from psrl.workflows.run.training_run import TrainingRun
 from tests.support.scripted_parts import ScriptedParts, minimal_config
@@ -106,8 +115,9 @@ async def test_a_trajectory_that_hangs_and_a_report_that_is_junk_cost_nobody_any
     async with parts.workers(client):
         run = await begin(client, run_id, minimal_config(staleness_buffer_entries=3, staleness=2))
         await hung.wait()
-        await run.signal("group_report", "junk")
-        await run.signal("group_report", GroupReport(group_id=GroupId("junk"), outcome=GroupOutcome.COMPLETE))
+        await run.signal("group_reports", "junk")
+        junk = GroupReport(group_id=GroupId("junk"), outcome=GroupOutcome.COMPLETE)
+        await run.signal("group_reports", GroupReports(reports=(junk,)))
         assert (await run.result()).phase is RunPhase.DONE
     every_prompt_once(parts, 9)
     assert len(parts.tags) == 9

@@ -19,7 +19,7 @@ from psrl.schemas.messages.rollout import (
     TurnRequest,
     TurnResult,
 )
-from psrl.schemas.messages.run import GroupOutcome, GroupReport, StartGroup
+from psrl.schemas.messages.run import GroupOutcome, GroupReport, GroupReports, StartGroup
 from psrl.workflows.rollout.group import RolloutGroup
 from psrl.workflows.rollout.trajectory import LEGAL, Trajectory, TrajectoryState
 from tests.support.groups import rollout_settings
@@ -62,8 +62,8 @@ async def test_a_group_ends_though_its_run_cannot_be_told(
     """The run's sweep then fetches the report of a group that has ended."""
     told: list[GroupReport] = []
 
-    async def signal(handle: WorkflowHandle[Any, Any], name: str, report: GroupReport) -> None:
-        told.append(report)
+    async def signal(handle: WorkflowHandle[Any, Any], name: str, reports: GroupReports) -> None:
+        told.extend(reports.reports)
         raise RPCError("refused", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
 
     monkeypatch.setattr(WorkflowHandle, "signal", signal)

@@ -22,6 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from ...schemas.messages.run import (
         EvaluationReport,
         GroupReport,
+        GroupReports,
         InstanceChanged,
         RunPhase,
         RunResult,
@@ -115,14 +116,10 @@ class TrainingRun:
             self._steps.hold(held)
 
     @workflow.signal
-    def group_report(self, report: GroupReport) -> None:
-        """From a group, once. The ledger knows which groups are live: a repeated or late report changes nothing."""
-        if self._admitted:
-            self._state.seen(workflow.time())
-            if self._state.groups.report(report, self._state.absence.back_at):
-                self._wake()
-                return
-        workflow.logger.warning("report of group %s changes nothing: it is not waited for", report.group_id)
+    def group_reports(self, told: GroupReports) -> None:
+        """From groups, each once."""
+        for report in told.reports:
+            self._hear(report)
 
     @workflow.signal
     def instance_changed(self, changed: InstanceChanged) -> None:
@@ -260,6 +257,15 @@ class TrainingRun:
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
+    def _hear(self, report: GroupReport) -> None:
+        """The ledger knows which groups are live: a repeated or late report changes nothing."""
+        if self._admitted:
+            self._state.seen(workflow.time())
+            if self._state.groups.report(report, self._state.absence.back_at):
+                self._wake()
+                return
+        workflow.logger.warning("report of group %s changes nothing: it is not waited for", report.group_id)
+
     def _assemble(self, state: RunState) -> None:
         self._state, self._control, self._admitted = state, state.control, True
         state.seen(workflow.time())
@@ -279,7 +285,7 @@ class TrainingRun:
             instances=self._instances,
             validation=self._validation,
             seeing_off=self._seeing_off,
-            report=self.group_report,
+            report=self._hear,
             wake=self._wake,
             stuck=lambda: self._stuck,
             rare=lambda: self._history.exhausted,
