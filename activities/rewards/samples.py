@@ -39,6 +39,7 @@ WRITE: TextClause = text(
                 CAST(:errors AS text[]), CAST(:metrics AS jsonb[])) AS new (index, status, reward, error, metrics)
     WHERE t.run_id = :run AND t.group_id = :group AND t.index = new.index
         AND t.status = {listed(TrajectoryStatus.FINISHED)}
+    RETURNING t.index
     """
 )
 """A trajectory that was aborted meanwhile keeps its status."""
@@ -83,7 +84,9 @@ async def read_scorable(connection: AsyncConnection, request: ScoreRequest) -> l
     return found
 
 
-async def write_scores(connection: AsyncConnection, request: ScoreRequest, scores: Sequence[Score]) -> None:
+async def write_scores(connection: AsyncConnection, request: ScoreRequest, scores: Sequence[Score]) -> bool:
+    """Whether every score was taken. Another attempt may have been first, or the trajectory was aborted meanwhile: then
+    what is stored counts."""
     values = {
         "run": request.run_id,
         "group": request.group_id,
@@ -93,7 +96,7 @@ async def write_scores(connection: AsyncConnection, request: ScoreRequest, score
         "errors": [score.error for score in scores],
         "metrics": [json.dumps(score.metrics) for score in scores],
     }
-    await connection.execute(WRITE, values)
+    return len((await connection.execute(WRITE, values)).all()) == len(scores)
 
 
 def to_sample(item: Scorable, tokenizer: Tokenizer) -> RewardSample:

@@ -22,6 +22,7 @@ from ..filters.registry import filter_name, needed_metric
 from ..filters.scored import lock_group, read_scored_groups
 from ..filters.verdict import Verdicts
 from ..heartbeat import heartbeating
+from ..store.connections import one_statement_each
 from ..store.runs import AdmittedRuns
 from ..user_code.calls import UserCalls
 from ..user_code.kept import KeptPerRun
@@ -32,7 +33,7 @@ from .samples import Scorable, read_scorable, to_sample, write_scores
 
 class Rewards:
     def __init__(self, store: AsyncEngine) -> None:
-        self._store = store
+        self._store, self._alone = store, one_statement_each(store)
         self._runs = AdmittedRuns()
         self._calls = KeptPerRun[UserCalls](UserCalls.close)
         self._tokenizers = KeptPerRun[Tokenizer]()
@@ -44,21 +45,27 @@ class Rewards:
         """Heartbeats, so that it can be cancelled while a reward is slow."""
         apart = activity.in_activity() and activity.info().attempt > 1
         async with heartbeating():
-            async with self._store.connect() as connection:
+            async with self._alone.connect() as connection:
                 found = await read_scorable(connection, request)
                 config = await self._runs.config(connection, request.run_id, found[0].workflow_run_id)
             filtered = found[0].purpose == Purpose.TRAIN and filter_name(config) is not None
             unscored = [item for item in found if item.status == TrajectoryStatus.FINISHED]
             fresh = await self._compute(config, unscored, apart) if unscored else []
+            scores = {item.index: _stored(item) for item in found if item.status != TrajectoryStatus.FINISHED}
             if fresh:
-                # What is stored counts: another attempt may have been first, or the trajectory was aborted meanwhile.
-                async with self._store.begin() as connection:
-                    if filtered:
-                        await lock_group(connection, request.run_id, request.group_id)
-                    await write_scores(connection, request, fresh)
-                    found = await read_scorable(connection, request)
+                scores |= await self._write(request, fresh, lock=filtered)
             verdict = await self._verdict(found[0].workflow_run_id, config, request, apart) if filtered else None
-            return ScoreResult(scores=tuple(_stored(item) for item in found), verdict=verdict)
+            return ScoreResult(scores=tuple(scores[index] for index in sorted(scores)), verdict=verdict)
+
+    async def _write(self, request: ScoreRequest, fresh: Sequence[Score], lock: bool) -> dict[int, Score]:
+        """What the store then says of these trajectories."""
+        async with (self._store if lock else self._alone).begin() as connection:
+            if lock:
+                await lock_group(connection, request.run_id, request.group_id)
+            if await write_scores(connection, request, fresh):
+                return {score.index: score.model_copy(update={"metrics": {}}) for score in fresh}
+            of_these = request.model_copy(update={"indices": tuple(score.index for score in fresh)})
+            return {item.index: _stored(item) for item in await read_scorable(connection, of_these)}
 
     def close(self) -> None:
         """Ends what was started for the user's functions."""

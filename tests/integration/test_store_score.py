@@ -1,12 +1,13 @@
 """Scoring against the real store: stored once, and a failure is never 0.0."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.exceptions import ApplicationError
@@ -32,6 +33,18 @@ def _fresh() -> Iterator[None]:
     rewards.released.clear()
     yield
     rewards.released.set()
+
+
+@contextmanager
+def listening(engine: AsyncEngine, hear: Callable[[str], None]) -> Iterator[None]:
+    def heard(connection: object, cursor: object, statement: str, *_: object) -> None:
+        hear(statement)
+
+    event.listen(engine.sync_engine, "before_cursor_execute", heard)
+    try:
+        yield
+    finally:
+        event.remove(engine.sync_engine, "before_cursor_execute", heard)
 
 
 class ScoredRun:
@@ -218,3 +231,13 @@ async def test_of_two_attempts_at_the_same_time_both_report_what_is_stored(run: 
     first, second = await asyncio.gather(run.score(0), run.score(0))
     assert first == second
     assert (await run.stored())[0] == ("scored", first[0].reward, "")
+
+
+async def test_scoring_reads_once_and_writes_once(run: ScoredRun) -> None:
+    await run.open("length", "a", "b", "c")
+    scorer = Rewards(run.engine)
+    await scorer.score(ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,)))  # the run's configuration is kept
+    statements: list[str] = []
+    with listening(run.engine, statements.append):
+        await scorer.score(ScoreRequest(run_id=RUN, group_id=GROUP, indices=(1, 2)))
+    assert [statement.split()[0] for statement in statements] == ["SELECT", "UPDATE"]
