@@ -8,13 +8,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from temporalio.client import Client, Interceptor
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.runtime import Runtime
 from temporalio.service import GrpcCompression, RPCError
 
 from ..schemas.errors import NotOurs, PsrlError, Unreachable, UserError
 from ..schemas.silence import why_silent
 from ..schemas.stack import Stack, load_stack
+from .converter import data_converter
 from .guard import Guard
 from .identity import Hold, end_process
 from .semaphores import name_ours
@@ -72,7 +72,7 @@ async def connect(
                 return await Client.connect(
                     address,
                     namespace=namespace,
-                    data_converter=pydantic_data_converter,
+                    data_converter=data_converter,
                     runtime=runtime,
                     interceptors=interceptors,
                     # Our messages are ids and counts: packing them costs both sides more than sending them.
