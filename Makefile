@@ -39,7 +39,7 @@ lint: $(TESTABLE) ## format, lint, strict types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(TESTABLE) demo-model ## overhead measured as ratios, each from one run
+bench: $(TESTABLE) $(DATA) demo-model ## overhead measured as ratios, each from one run
 	$(BIN)/python -m tests.benchmarks
 
 compatibility: $(TESTABLE) ## try every kind of model, data and reward, write docs/compatibility.md (half an hour)

@@ -1,14 +1,15 @@
 """`python -m tests.benchmarks.plain_loop`: the quick start as one process without a control plane, the yardstick.
 
 The same engines, trainer, reward and sizes; generate, score, update, load, in turn and in memory: nothing is durable
-and nothing overlaps. Reads its task from standard input in one line of JSON, prints the result in another.
+and nothing overlaps. Reads its task from standard input in one line of JSON; for every further line it trains so many
+steps as the task says and prints the result, one line of JSON too.
 """
 
 import asyncio
 import json
 import sys
 import time
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import torch
@@ -135,12 +136,13 @@ async def run(task: dict[str, Any]) -> None:
     try:
         loop = Loop(config, load_dataset(config), engines)
         await loop.begin()
-        for number in range(task["warm_up"]):
+        numbers = count()
+        for number in islice(numbers, task["warm_up"]):
             await loop.step(number)
-        began, trained = time.monotonic(), 0
-        for number in range(task["warm_up"], task["warm_up"] + task["steps"]):
-            trained += await loop.step(number)
-        print(json.dumps({"trajectories": trained, "seconds": time.monotonic() - began}), flush=True)
+        while await asyncio.to_thread(sys.stdin.readline):
+            began = time.monotonic()
+            trained = [await loop.step(number) for number in islice(numbers, task["steps"])]
+            print(json.dumps({"trajectories": sum(trained), "seconds": time.monotonic() - began}), flush=True)
     finally:
         for engine in engines:
             engine.shutdown()

@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from asyncio.subprocess import Process
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import psycopg
 import yaml
@@ -27,14 +28,20 @@ PUBLISHED = (
 
 
 async def measure() -> None:
-    """In turn, the loop before and after: virtual machines drift."""
+    """In turn, the loop before and after: virtual machines drift. It keeps still meanwhile."""
     values = yaml.safe_load(QUICK_START.read_text())
-    before = await _loop(values)
-    ours = await asyncio.to_thread(_run, values)
-    after = await _loop(values)
-    loop = (before + after) / 2
+    with tempfile.TemporaryFile() as log:
+        loop = await _start_loop(values, log)
+        try:
+            before = await _loop(loop, log)
+            ours = await asyncio.to_thread(_run, values)
+            after = await _loop(loop, log)
+        finally:
+            loop.terminate()
+            await loop.wait()
+    ratio = ours / ((before + after) / 2)
     print(f"   the quick start's sizes, {STEPS} steps after {WARM_UP}")
-    print(f"   whole run {ours:.0f} trajectories/s; plain loop {before:.0f} and {after:.0f}: ratio {ours / loop:.2f}")
+    print(f"   whole run {ours:.0f} trajectories/s; plain loop {before:.0f} and {after:.0f}: ratio {ratio:.2f}")
 
 
 def _run(values: dict[str, Any]) -> float:
@@ -61,17 +68,34 @@ def _psrl(home: Path, *arguments: str) -> None:
     subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S)
 
 
-async def _loop(values: dict[str, Any]) -> float:
-    task = json.dumps({"config": values, "warm_up": WARM_UP, "steps": STEPS})
-    process = await asyncio.create_subprocess_exec(
+async def _start_loop(values: dict[str, Any], log: BinaryIO) -> Process:
+    loop = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "tests.benchmarks.plain_loop"),
         cwd=REPOSITORY,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=log,
     )
-    said, _ = await asyncio.wait_for(process.communicate(task.encode() + b"\n"), TIMEOUT_S)
-    result = json.loads(next(line for line in said.splitlines() if line.startswith(b"{")))
-    return float(result["trajectories"] / result["seconds"])
+    await _say(loop, json.dumps({"config": values, "warm_up": WARM_UP, "steps": STEPS}))
+    return loop
+
+
+async def _loop(loop: Process, log: BinaryIO) -> float:
+    """Trajectories per second."""
+    assert loop.stdout is not None
+    await _say(loop, "go")
+    async with asyncio.timeout(TIMEOUT_S):
+        async for line in loop.stdout:
+            if line.startswith(b"{"):
+                result = json.loads(line)
+                return float(result["trajectories"] / result["seconds"])
+    log.seek(0)
+    raise RuntimeError(f"the plain loop ended early: {log.read().decode()[-2000:]}")
+
+
+async def _say(loop: Process, line: str) -> None:
+    assert loop.stdin is not None
+    loop.stdin.write(line.encode() + b"\n")
+    await loop.stdin.drain()
