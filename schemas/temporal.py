@@ -21,10 +21,13 @@ DYNAMIC_CONFIG: dict[str, str] = {
     "history.visibilityProcessorUpdateAckInterval": '"2s"',
     "matching.numTaskqueueReadPartitions": "1",
     "matching.numTaskqueueWritePartitions": "1",
+    "system.forceSearchAttributesCacheRefreshOnRead": "false",
 }
 """Without the first two, a server with few shards adds up to 50 ms to every hop; above the default of ten updates in
 flight, one workflow's throughput collapses. The server walks through all queue tasks done since the last
-acknowledgement whenever a new one comes: with the default of 30 seconds that is a tenth of its processor time."""
+acknowledgement whenever a new one comes: with the default of 30 seconds that is a tenth of its processor time. A
+development server reads what search attributes there are from its database at every use, unless told to keep it for a
+minute; ours are registered before anything uses them."""
 
 
 def dev_server_flags() -> list[str]:
