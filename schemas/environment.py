@@ -17,6 +17,8 @@ TEMPORAL_ID = "PSRL_TEMPORAL_ID"
 STORE_ID = "PSRL_STORE_ID"
 PART_VARIABLE = "PSRL_PART"
 """With the home it tells whose process it is: set in every process of a stack, inherited by what that starts."""
+START_FAULT_VARIABLE = "PSRL_START_FAULT"
+"""Path of a file, while an engine starts: its process writes there why it could not."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ is set, all of them are read from here and none from `stack.json`."""
 
 PROCESSES = (
     Variable(PART_VARIABLE, "set by `psrl up`", "Which part of the stack a process belongs to."),
+    Variable(START_FAULT_VARIABLE, "set by the rollout host", "Where an engine's process says why it did not start."),
     Variable("OMP_NUM_THREADS", "`1`", "Threads of the trainer's and the engines' CPU work."),
     Variable("HF_HUB_OFFLINE", "`1`", "`0` lets models be downloaded."),
     Variable("VLLM_NO_USAGE_STATS", "`1`", "vLLM's own."),

@@ -4,9 +4,7 @@ One engine for the module. The oracle is the same model in plain transformers, i
 """
 
 import asyncio
-import gc
 import time
-import warnings
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,10 +140,6 @@ async def shared(
         finally:
             await host.shutdown()
             await store.dispose()
-            with warnings.catch_warnings():
-                # vLLM leaves closing its zmq context to the garbage collector.
-                warnings.simplefilter("ignore", ResourceWarning)
-                gc.collect()
 
 
 def _listen(rig: Rig) -> None:

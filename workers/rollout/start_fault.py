@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ...schemas.environment import START_FAULT_VARIABLE
 from ...schemas.errors import one_line
 
-VARIABLE = "PSRL_START_FAULT"
-"""The path of the file; inherited by the child."""
 LOGGER = "vllm.v1.engine.core"
 MOST = 1000
 
@@ -23,11 +22,11 @@ MOST = 1000
 def start_fault() -> Iterator[Path]:
     """Around a start: the file, empty unless the child has told its reason."""
     with tempfile.NamedTemporaryFile(prefix="psrl-start-") as file:
-        os.environ[VARIABLE] = file.name
+        os.environ[START_FAULT_VARIABLE] = file.name
         try:
             yield Path(file.name)
         finally:
-            del os.environ[VARIABLE]
+            del os.environ[START_FAULT_VARIABLE]
 
 
 class _Writer(logging.Handler):
@@ -44,5 +43,5 @@ class _Writer(logging.Handler):
 
 def report_start_faults() -> None:
     """In the child."""
-    if file := os.environ.get(VARIABLE):
+    if file := os.environ.get(START_FAULT_VARIABLE):
         logging.getLogger(LOGGER).addHandler(_Writer(file))

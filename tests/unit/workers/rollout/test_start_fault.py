@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from psrl.workers.rollout.start_fault import LOGGER, VARIABLE, report_start_faults, start_fault
+from psrl.schemas.environment import START_FAULT_VARIABLE
+from psrl.workers.rollout.start_fault import LOGGER, report_start_faults, start_fault
 from psrl.workers.rollout.unfit import CANNOT_TAKE, told_apart
 
 
@@ -31,7 +32,7 @@ def test_the_reason_of_a_failed_start_reaches_the_process_that_started_it(vllm_l
             assert told.read_text() == "RuntimeError: expect weight to be bfloat16"
         finally:
             writer = vllm_log.handlers[-1]
-    assert VARIABLE not in os.environ
+    assert START_FAULT_VARIABLE not in os.environ
     fail(vllm_log, RuntimeError("later"))  # The file is gone: nobody waits for a reason.
     assert not told.exists()
     vllm_log.removeHandler(writer)
