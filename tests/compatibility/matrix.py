@@ -67,6 +67,8 @@ class Rows:
         assert cells.keys() <= set(known), f"{section} has the columns {known}"
         place = self._folder / section
         place.mkdir(parents=True, exist_ok=True)
+        here = str(Path.cwd())
+        remark = remark.replace(f"{here}/", "").replace(here, ".")  # the page is of no machine
         (place / f"{name.replace('/', ' ')}.json").write_text(json.dumps([name, {**cells, REMARK: remark}]))
 
     def of(self, section: str) -> list[tuple[str, Mapping[str, str]]]:
