@@ -8,6 +8,8 @@ MAX_REASON = 4000
 """Characters of why something ended, as it is kept in a row or in history."""
 MAX_SAID = 1000
 """Characters of a failure that is one of many in a message."""
+MAX_SHOWN = 80
+"""Characters of a value that a message quotes."""
 MAX_CAUSES = 5
 """Further errors that one was raised from: the last ones of a long chain repeat each other."""
 MAX_TEXT = 100_000
@@ -57,13 +59,13 @@ def with_causes(error: BaseException) -> str:
     return "\n".join(lines)
 
 
-def shown(value: object, limit: int) -> str:
-    """How a failure quotes a value of the user's."""
+def shown(value: object) -> str:
+    """How a message quotes a value of the user's."""
     try:
         text = repr(value)
     except Exception as fault:  # noqa: BLE001  (the border to user code, which may raise anything)
         text = f"a {class_name(value)} whose repr raises {class_name(fault)}"
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
 def _cause(error: BaseException) -> BaseException | None:

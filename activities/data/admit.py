@@ -66,13 +66,19 @@ class Admit:
 
     def _check(self, request: AdmitRequest) -> Checked:
         config = parse_config(request.config)
-        check_instances(config, self._instances)
-        check_model(config)
-        found = check_reward(config.reward)
-        check_filter(config)
+        found = check_parts(config, self._instances)
         dataset = self._datasets.load(config)
         check_reward_columns(config, found, dataset)
         return Checked(config, dataset, total_steps(config, len(dataset.train)), found)
+
+
+def check_parts(config: RunConfig, instances: int | None) -> Found:
+    """All that can be known before the data are read. Raises a `UserError`."""
+    check_instances(config, instances)
+    check_model(config)
+    found = check_reward(config.reward)
+    check_filter(config)
+    return found
 
 
 def check_instances(config: RunConfig, available: int | None) -> None:

@@ -1,6 +1,5 @@
 """Rows of Parquet files, and of the Arrow files in which the `datasets` library keeps its own."""
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from ...schemas.errors import DataError, one_line
-from .storable import Unreadable
+from .storable import Unreadable, given_twice
 
 BATCH_ROWS = 1024
 FAULTS = (pa.ArrowException, ValueError, OverflowError, LookupError)
@@ -49,7 +48,7 @@ def _numbered(file: Path, batches: Iterator[Any]) -> Iterator[tuple[str, dict[st
     number = 0
     for batch in batches:
         names = batch.schema.names
-        twice = {name: Unreadable("is given twice") for name, times in Counter(names).items() if times > 1}
+        twice = given_twice(names)
         for values in zip(*(_column(column) for column in batch.columns), strict=True):
             number += 1
             yield f"{file}: row {number}", {**dict(zip(names, values, strict=True)), **twice}
@@ -81,8 +80,7 @@ def _value(scalar: Any) -> Any:
         return {str(_value(item["key"])): _value(item["value"]) for item in _items(scalar)}
     if pa.types.is_struct(kind):
         names = [kind.field(number).name for number in range(kind.num_fields)]
-        twice = {name: Unreadable("is given twice") for name, times in Counter(names).items() if times > 1}
-        return {name: _value(scalar[number]) for number, name in enumerate(names)} | twice
+        return {name: _value(scalar[number]) for number, name in enumerate(names)} | given_twice(names)
     if hasattr(scalar, "values"):
         return [_value(item) for item in _items(scalar)]
     return _leaf(scalar)

@@ -1,14 +1,13 @@
 """Rows of CSV and TSV files with a header. Every value is text: `007` stays what it is."""
 
 import csv
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ...schemas.errors import DataError
 from .compressed import bare_suffix, read_lines
-from .storable import MAX_TEXT, Unreadable
+from .storable import MAX_TEXT, given_twice
 
 
 def read_csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -17,7 +16,7 @@ def read_csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     table = csv.reader(read_lines(file), delimiter="\t" if bare_suffix(file) == ".tsv" else ",", strict=True)
     try:
         header = next(table, [])
-        twice = {name: Unreadable("is given twice") for name, times in Counter(header).items() if times > 1}
+        twice = given_twice(header)
         for values in table:
             if not values:
                 continue

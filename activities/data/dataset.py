@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from ...schemas.config import RunConfig
 from ...schemas.config.data import TEMPLATE_SUFFIX
 from ...schemas.errors import DataError
+from ...schemas.text import shown
 from ..store.codec import encode_ids
 from .files import data_files
 from .notes import Notes
 from .prompt import Prompts, RenderedPrompt
 from .rows import Row, read_rows
-from .storable import short
 from .template import ChatTemplate
 from .tokenizer import Tokenizer, appended_ids, load_tokenizer, tokenizer_files
 
@@ -122,7 +122,7 @@ def fingerprint(config: RunConfig) -> str:
         except OSError as error:
             raise DataError(f"{key}: {file.absolute()} cannot be read: {error.strerror}") from error
         except ValueError as error:  # a name that no file can have
-            raise DataError(f"{key}: {short(str(file))} cannot be read: {error}") from error
+            raise DataError(f"{key}: {shown(str(file))} cannot be read: {error}") from error
     return digest.hexdigest()
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ...schemas.errors import DataError
+from ...schemas.text import shown
 from .compressed import bare_suffix
 from .rows import READERS, SUFFIXES
-from .storable import short
 
 PATTERN = re.compile(r"[*?[]")
 SPLIT = re.compile(r"(train|test|valid|val|dev|eval)(?![a-z])|(validation)(?![a-z])")
@@ -23,7 +23,7 @@ def data_files(entries: Iterable[str], key: str) -> list[Path]:
         try:
             found += _files(entry, key)
         except (OSError, ValueError) as error:  # no right to look there, a name that is none, a pattern that is none
-            raise DataError(f"{key}: {short(entry)} cannot be looked up: {error}") from error
+            raise DataError(f"{key}: {shown(entry)} cannot be looked up: {error}") from error
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...schemas.errors import DataError
 from .compressed import read_lines
-from .storable import Unreadable
+from .storable import Unreadable, given_twice
 
 Found = tuple[str, dict[str, Any]]
 """Location and values."""
@@ -83,11 +83,7 @@ def loads(text: str) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                values[name] = Unreadable("is given twice")
-            seen.add(name)
+        values |= given_twice(name for name, _ in pairs)
     return values
 
 

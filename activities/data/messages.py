@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ...schemas.errors import DataError
+from ...schemas.text import shown
 from .json_rows import loads
-from .storable import short
 
 Message = dict[str, Any]
 SHAREGPT_ROLES = {
@@ -75,7 +75,7 @@ def _is_media(value: Any) -> bool:
 def read_chat(location: str, key: str, value: Any, columnar: bool) -> Chat:
     """`columnar`: as in `Row`. Raises `DataError` that names the message."""
     if not isinstance(value, list) or not value:
-        raise DataError(f"{location}: column {key!r} must be text or a list of chat messages, not {short(value)}")
+        raise DataError(f"{location}: column {key!r} must be text or a list of chat messages, not {shown(value)}")
     messages = [
         _message(f"{location}: message {number} of {key!r}", item, columnar) for number, item in enumerate(value)
     ]
@@ -91,14 +91,14 @@ def read_chat(location: str, key: str, value: Any, columnar: bool) -> Chat:
 
 def _message(where: str, message: Any, columnar: bool) -> Message:
     if not isinstance(message, Mapping):
-        raise DataError(f"{where} must be an object, not {short(message)}")
+        raise DataError(f"{where} must be an object, not {shown(message)}")
     fields = {name: _decoded(item) for name, item in without_null(message, deep=columnar).items()}
     if "from" in fields and "role" not in fields:
         fields = _of_sharegpt(where, fields)
     if isinstance(fields.get("function_call"), Mapping):  # how OpenAI's interface had it before there were several
         fields["tool_calls"] = [{"type": "function", "function": fields.pop("function_call")}]
     if not isinstance(fields.get("role"), str):
-        raise DataError(f"{where}: role={short(fields.get('role'))}; allowed: text")
+        raise DataError(f"{where}: role={shown(fields.get('role'))}; allowed: text")
     calls = _calls(where, fields.pop("tool_calls", None))
     content = _content(where, fields.get("content"), optional=bool(calls))
     return {**fields, "content": content, **({"tool_calls": calls} if calls else {})}
@@ -109,7 +109,7 @@ def _of_sharegpt(where: str, fields: Message) -> Message:
     if sender == SHAREGPT_CALL and isinstance(value, str) and isinstance(call := parsed(value), Mapping):
         return {"role": "assistant", "tool_calls": [{"type": "function", "function": call}]}
     if sender not in SHAREGPT_ROLES:
-        raise DataError(f"{where}: from={short(sender)}; allowed: {', '.join((*SHAREGPT_ROLES, SHAREGPT_CALL))}")
+        raise DataError(f"{where}: from={shown(sender)}; allowed: {', '.join((*SHAREGPT_ROLES, SHAREGPT_CALL))}")
     return {"role": SHAREGPT_ROLES[sender], "content": value}
 
 
@@ -137,7 +137,7 @@ def _content(where: str, content: Any, optional: bool) -> str:
     if content is None and optional:
         return ""
     if not isinstance(content, list):
-        raise DataError(f"{where}: content={short(content)}; allowed: text, or a list of parts of text")
+        raise DataError(f"{where}: content={shown(content)}; allowed: text, or a list of parts of text")
     return "\n".join(_part(f"{where}, part {number}", part) for number, part in enumerate(content))
 
 
@@ -150,7 +150,7 @@ def _part(where: str, part: Any) -> str:
             raise DataError(f"{where} is of type {kind!r}: images, video and sound are not supported; allowed: text")
         if isinstance(part.get("text"), str):
             return str(part["text"])
-    raise DataError(f"{where}: {short(part)}; allowed: text, or an object with the type 'text' and a text")
+    raise DataError(f"{where}: {shown(part)}; allowed: text, or an object with the type 'text' and a text")
 
 
 def _calls(where: str, calls: Any) -> list[Message]:
@@ -159,7 +159,7 @@ def _calls(where: str, calls: Any) -> list[Message]:
     if not calls:
         return []
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
-        raise DataError(f"{where}: tool_calls={short(calls)}; allowed: a list of objects")
+        raise DataError(f"{where}: tool_calls={shown(calls)}; allowed: a list of objects")
     return [dict(call) for call in calls]
 
 

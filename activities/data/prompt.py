@@ -10,10 +10,11 @@ from typing import Any, NamedTuple, NoReturn
 
 from ...schemas.config.data import DataSection
 from ...schemas.errors import DataError, nearest
+from ...schemas.text import shown
 from .messages import Chat, parsed, read_chat, refuse_media, without_null, written_as_text
 from .notes import Notes
 from .rows import Row
-from .storable import KEPT, fault_of, kept, kept_key, meant_as_text, short
+from .storable import KEPT, fault_of, kept, kept_key, meant_as_text
 from .template import ChatTemplate
 
 DEFAULT_KEY = DataSection.model_fields["prompt_key"].default
@@ -68,7 +69,7 @@ class Prompts:
             raise DataError(f"{row.location}: column {key!r} is empty")
         source = _needed(row.location, "data_source", values.pop("data_source", None))
         if source is not None and not isinstance(source, str):
-            raise DataError(f"{row.location}: data_source={short(source)} must be text")
+            raise DataError(f"{row.location}: data_source={shown(source)} must be text")
         ground_truth = _needed(row.location, "reward_model.ground_truth", _take_ground_truth(row.location, values))
         extra = dict(self._extra(row.location, name, value) for name, value in values.items())
         if chat.completion:
@@ -133,7 +134,7 @@ class Prompts:
             if meant_as_text(item):
                 _refuse(location, place, item, why)
             what = f"column {name!r} holds what cannot be kept: rewards see null in its place"
-            self._notes.add(what, f"{location}: {place}={short(item)} {why}")
+            self._notes.add(what, f"{location}: {place}={shown(item)} {why}")
 
         if column == "extra_info" and isinstance(value, str) and isinstance(found := parsed(value), Mapping):
             value = found
@@ -146,7 +147,7 @@ def _needed(location: str, name: str, value: Any) -> Any:
 
 
 def _refuse(location: str, name: str, item: Any, why: str) -> NoReturn:
-    raise DataError(f"{location}: {name}={short(item)} cannot be kept: it {why}; allowed: {KEPT}")
+    raise DataError(f"{location}: {name}={shown(item)} cannot be kept: it {why}; allowed: {KEPT}")
 
 
 def _take_ground_truth(location: str, values: dict[str, Any]) -> Any:
@@ -157,7 +158,7 @@ def _take_ground_truth(location: str, values: dict[str, Any]) -> Any:
     if reward_model is None:
         return values.get("ground_truth")
     if not isinstance(reward_model, Mapping):
-        raise DataError(f"{location}: reward_model={short(reward_model)} must be an object with a ground_truth")
+        raise DataError(f"{location}: reward_model={shown(reward_model)} must be an object with a ground_truth")
     rest = {name: item for name, item in reward_model.items() if name != "ground_truth"}
     if rest:
         values["reward_model"] = rest

@@ -22,15 +22,13 @@ from ...schemas.messages.run import RunPhase
 from ...schemas.status import GROUP_EXITS, GroupStatus, TrajectoryStatus
 from ...schemas.tables import Run
 from ..boundary import boundary
-from ..filters.registry import check_filter, filter_name
+from ..filters.registry import filter_name
 from ..filters.scored import read_scored_groups
 from ..filters.verdict import Verdicts
 from ..heartbeat import heartbeating
-from ..rewards.load import check_reward
 from ..store.literals import listed
-from .admit import Checked, admission_of, check_instances, check_reward_columns, total_steps
+from .admit import Checked, admission_of, check_parts, check_reward_columns, total_steps
 from .dataset import DatasetCache, fingerprint
-from .model_dir import check_model
 
 STEPS = text("SELECT count(*), max(buffer) FROM step_metrics WHERE run_id = :run")
 
@@ -115,15 +113,9 @@ class Restore:
 
     def _check(self, run: Row[Any], accept_changed_data: bool) -> Checked:
         config = parse_config(run.config)
-        check_instances(config, self._instances)
-        check_model(config)
-        found = check_reward(config.reward)
-        check_filter(config)
-        if fingerprint(config) == run.data_fingerprint:
-            dataset = self._datasets.load(config)
-            check_reward_columns(config, found, dataset)
-            return Checked(config, dataset, run.total_steps, found)
-        if not accept_changed_data:
+        found = check_parts(config, self._instances)
+        changed = fingerprint(config) != run.data_fingerprint
+        if changed and not accept_changed_data:
             raise DataError(
                 f"the data files of run {run.run_id!r} have changed since it was admitted (data.train_files, "
                 f"data.val_files or the tokenizer of model.path): its position in the data would mean other prompts. "
@@ -131,7 +123,8 @@ class Restore:
             )
         dataset = self._datasets.load(config)
         check_reward_columns(config, found, dataset)
-        return Checked(config, dataset, total_steps(config, len(dataset.train)), found)
+        steps = total_steps(config, len(dataset.train)) if changed else run.total_steps
+        return Checked(config, dataset, steps, found)
 
 
 async def _run(connection: AsyncConnection, run_id: RunId) -> Row[Any]:

@@ -5,7 +5,8 @@ the `Refuse` it brings, whether the run ends there or goes on with null in its p
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -34,6 +35,11 @@ class Unreadable:
 
     def __repr__(self) -> str:
         return "?"
+
+
+def given_twice(names: Iterable[str]) -> dict[str, Unreadable]:
+    """What stands in a row for the names that its file gives to more than one value."""
+    return {name: Unreadable("is given twice") for name, times in Counter(names).items() if times > 1}
 
 
 Refuse = Callable[[str, Any, str], None]
@@ -126,9 +132,3 @@ def fault_of(text: str) -> str:
 def meant_as_text(value: Any) -> bool:
     """Text at fault that somebody wrote as text: no bytes that were read as such, and no length beyond all use."""
     return isinstance(value, str) and fault_of(value).startswith("holds ")
-
-
-def short(value: Any) -> str:
-    """A value in a message."""
-    text = storable(repr(value), 200)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -4,9 +4,9 @@ from typing import Any
 
 from ...schemas.errors import FilterLoadError, UserCodeFailed
 from ...schemas.messages.rewards import ScoredGroup
-from ...schemas.text import first_line, storable
+from ...schemas.text import first_line, shown, storable
 from ..user_code.load import is_async, load_function, signature_of, takes_one
-from ..user_code.prepared import MAX_LINE, Recipe, quoted
+from ..user_code.prepared import MAX_LINE, Recipe
 
 KEY = "psrl.group_post_process.name"
 
@@ -33,7 +33,7 @@ class PlugIn:
             return None
         if isinstance(returned, str) and (reason := first_line(returned)):
             return storable(reason, MAX_LINE)
-        raise UserCodeFailed(f"returned {quoted(returned)}; allowed: None to train on the group, or why it is left out")
+        raise UserCodeFailed(f"returned {shown(returned)}; allowed: None to train on the group, or why it is left out")
 
 
 def recipe(path: str) -> Recipe:

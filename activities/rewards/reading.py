@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any, NamedTuple
 
 from ...schemas.errors import UserCodeFailed
-from ...schemas.text import storable
-from ..user_code.prepared import quoted
+from ...schemas.text import shown, storable
 
 SCORE = "score"
 MAX_METRICS = 100
@@ -42,7 +41,7 @@ def reading(value: object, needed: str | None = None) -> Reading:
     """Raises `UserCodeFailed`. `needed` is the metric that must be among those returned."""
     if isinstance(value, Mapping):
         if SCORE not in value:
-            raise UserCodeFailed(f"returned {quoted(dict(value))}; allowed: one number, or a dict that has {SCORE!r}")
+            raise UserCodeFailed(f"returned {shown(dict(value))}; allowed: one number, or a dict that has {SCORE!r}")
         found = Reading(number(value[SCORE]), dict(_metrics(value)))
     else:
         found = Reading(number(value), {})
@@ -60,7 +59,7 @@ def number(value: object) -> float:
     if found is None:
         raise UserCodeFailed(f"returned {_a(value)}; allowed: one finite number, or a dict that has {SCORE!r}")
     if not math.isfinite(found):
-        raise UserCodeFailed(f"returned {quoted(value)}; allowed: one finite number")
+        raise UserCodeFailed(f"returned {shown(value)}; allowed: one finite number")
     return found
 
 
@@ -70,9 +69,9 @@ def _metrics(value: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
         if found is None:
             continue
         if not isinstance(name, str) or (stored := storable(name, MAX_NAME)) != name:
-            raise UserCodeFailed(f"returned the metric {quoted(name)}; allowed: names of at most {MAX_NAME} characters")
+            raise UserCodeFailed(f"returned the metric {shown(name)}; allowed: names of at most {MAX_NAME} characters")
         if not math.isfinite(found):
-            raise UserCodeFailed(f"returned {name}={quoted(item)}; allowed: finite numbers")
+            raise UserCodeFailed(f"returned {name}={shown(item)}; allowed: finite numbers")
         yield stored, found
 
 
@@ -92,4 +91,4 @@ def _number(value: object) -> float | None:
 
 def _a(value: object) -> str:
     """A generator by its kind, since its text says nothing that a person knows it by."""
-    return f"a {type(value).__name__}" if isinstance(value, Iterator) else quoted(value)
+    return f"a {type(value).__name__}" if isinstance(value, Iterator) else shown(value)

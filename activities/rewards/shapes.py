@@ -116,11 +116,9 @@ def for_verl_batch(samples: Sequence[RewardSample]) -> dict[str, Any]:
 
 def for_trl(samples: Sequence[RewardSample]) -> dict[str, Any]:
     """A conversation is judged as one: its prompt is the messages, its completion the assistant's message."""
-    columns: dict[str, Any] = {}
-    for name in dict.fromkeys(name for sample in samples for name in columns_of(sample)):
-        columns[name] = [columns_of(sample).get(name) for sample in samples]
+    rows = [columns_of(sample) for sample in samples]
     return {
-        **columns,
+        **{name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)},
         "prompts": [sample.prompt_text if sample.messages is None else sample.messages for sample in samples],
         "completions": [_completion(sample) for sample in samples],
         "completion_ids": [sample.response_ids for sample in samples],

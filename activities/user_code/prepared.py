@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ...schemas.errors import UserCodeFailed
-from ...schemas.text import described, first_line, named, shown, storable
+from ...schemas.text import described, first_line, named, storable
 from .load import UserFunction
 
 Value = TypeVar("Value")
 
 MAX_LINE = 300
 """Characters of a failure, or of a filter's reason, that are kept."""
-MAX_SHOWN = 80
-"""Characters of a returned value that a failure quotes."""
 
 
 class Prepared(Protocol):
@@ -87,11 +85,6 @@ def one_line(error: BaseException) -> str:
     """A failure that we named ourselves is told without its type."""
     said = first_line(described(error)) if isinstance(error, UserCodeFailed) else named(error)
     return storable(said, MAX_LINE)
-
-
-def quoted(value: object) -> str:
-    """How a failure quotes what was returned."""
-    return shown(value, MAX_SHOWN)
 
 
 async def _awaited(returned: Awaitable[Value]) -> Value:

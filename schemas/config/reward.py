@@ -70,11 +70,9 @@ class RewardSection(Section):
         """Calls at the same time, at least."""
         if self.isolation is RewardIsolation.PROCESS:
             return self.processes
-        return (
-            self.max_concurrency
-            if self.isolation is RewardIsolation.THREAD
-            else min(self.processes, self.max_concurrency)
-        )
+        if self.isolation is RewardIsolation.THREAD:
+            return self.max_concurrency
+        return min(self.processes, self.max_concurrency)
 
     @property
     def call_s(self) -> float:

@@ -91,9 +91,16 @@ async def _lost(client: Client, run_id: str) -> bool:
     return False
 
 
-def fresh_notes(view: View, told: tuple[str, ...]) -> list[str]:
+class Notes:
     """What admission has to say of the data, each once."""
-    return [note for note in (view.status.notes if view.status else ()) if note not in told]
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def fresh(self, view: View) -> list[str]:
+        found = [note for note in (view.status.notes if view.status else ()) if note not in self._told]
+        self._told.update(found)
+        return [f"note: {note}" for note in found]
 
 
 class Lines:
@@ -102,7 +109,7 @@ class Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._told = ""
-        self._noted: tuple[str, ...] = ()
+        self._notes = Notes()
 
     def __enter__(self) -> "Lines":
         return self
@@ -111,9 +118,8 @@ class Lines:
         return None
 
     def show(self, view: View) -> None:
-        for note in fresh_notes(view, self._noted):
-            self._print(f"note: {note}")
-            self._noted = (*self._noted, note)
+        for note in self._notes.fresh(view):
+            self._print(note)
         for step in view.fresh:
             self._print(step_line(step, view))
         phase = view.status.phase if view.status else ""
@@ -134,7 +140,7 @@ class InPlace:
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, refresh_per_second=4, transient=True)
-        self._noted: tuple[str, ...] = ()
+        self._notes = Notes()
 
     def __enter__(self) -> "InPlace":
         self._live.__enter__()
@@ -144,9 +150,8 @@ class InPlace:
         self._live.__exit__(*ended)
 
     def show(self, view: View) -> None:
-        for note in fresh_notes(view, self._noted):
-            self._live.console.print(Text(f"note: {note}"))  # it stays, above what is redrawn
-            self._noted = (*self._noted, note)
+        for note in self._notes.fresh(view):
+            self._live.console.print(Text(note))  # it stays, above what is redrawn
         status = view.status
         done, total = (status.step, status.total_steps) if status else (0, 0)
         newest = Text(step_line(view.recent[-1], view)) if view.recent else Text("no step finished yet")

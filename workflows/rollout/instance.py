@@ -20,6 +20,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, 
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
+    from ...schemas.errors import EngineUnfit, InstanceBusy, PsrlError
     from ...schemas.ids import rollout_queue
     from ...schemas.messages.rollout import HoldRequest, InstanceCommand, PauseRequest, PullRequest
     from ...schemas.messages.run import InstanceChanged, RunPhase, RunStatus, StartInstance
@@ -110,7 +111,11 @@ class RolloutInstance:
                 return await self._start_once()
             except ActivityError as error:
                 waited_s = workflow.time() - asked_at
-                if not _held_by_another(error) or self._life.budget.spent or waited_s >= self._start.start_timeout_s:
+                if (
+                    not _raised(error, InstanceBusy)
+                    or self._life.budget.spent
+                    or waited_s >= self._start.start_timeout_s
+                ):
                     raise
                 await self._tell_run(f"waiting for another run: {_reason(error)}")
             await self._sleep_unless_stopped(settings.BUSY_RETRY_S)
@@ -171,11 +176,11 @@ class RolloutInstance:
 
     async def _failed(self, error: ActivityError) -> None:
         """Count it, tell the run, and wait a while before the engine is started anew. One that is unfit stays so."""
-        if _unfit(error):
+        if _raised(error, EngineUnfit):
             self._stopping, self._unfit = True, _reason(error)
             return
         # A holder that did not let go in time is not asked again at once.
-        self._life.failed(workflow.time(), for_good=_held_by_another(error))
+        self._life.failed(workflow.time(), for_good=_raised(error, InstanceBusy))
         await self._tell_run(_reason(error))
         await self._sleep_unless_stopped(self._life.budget.pause_s)
 
@@ -241,12 +246,8 @@ def _lease_ran_out(error: ActivityError) -> bool:
     return isinstance(error.cause, ActivityTimeout) and error.cause.type in ends
 
 
-def _held_by_another(error: ActivityError) -> bool:
-    return isinstance(error.cause, ApplicationError) and error.cause.type == "InstanceBusy"
-
-
-def _unfit(error: ActivityError) -> bool:
-    return isinstance(error.cause, ApplicationError) and error.cause.type == "EngineUnfit"
+def _raised(error: ActivityError, kind: type[PsrlError]) -> bool:
+    return isinstance(error.cause, ApplicationError) and error.cause.type == kind.__name__
 
 
 def _reason(error: ActivityError) -> str:

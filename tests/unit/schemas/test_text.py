@@ -43,7 +43,7 @@ class Speechless(Exception):
 def test_what_cannot_say_what_it_is_is_described_all_the_same() -> None:
     assert described(Speechless()) == "its text raises KeyboardInterrupt"
     assert named(Speechless()) == "Speechless: its text raises KeyboardInterrupt"
-    assert shown(Speechless(), 80) == "a Speechless whose repr raises ValueError"
+    assert shown(Speechless()) == "a Speechless whose repr raises ValueError"
 
 
 def test_several_errors_are_told_by_the_first() -> None:
