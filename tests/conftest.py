@@ -22,7 +22,7 @@ from tests.support.temporal import TemporalServer, running_temporal
 if TYPE_CHECKING:
     from tests.support.small_stack import OpenStack
 
-pytest_plugins = ("pytester", "tests.support.order", "tests.support.leftovers")
+pytest_plugins = ("pytester", "tests.support.order", "tests.support.leftovers", "tests.support.deadlocks")
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
