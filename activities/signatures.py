@@ -41,6 +41,7 @@ from ..schemas.messages.run import (
     StepReport,
     TellRun,
 )
+from ..schemas.messages.sessions import SessionRecord
 from ..schemas.messages.training import (
     AdvantageStats,
     BatchInfo,
@@ -141,6 +142,12 @@ async def record_step(request: StepReport) -> None:
 @activity.defn
 async def record_evaluation(request: EvaluationReport) -> None:
     """Store the result of a validation round."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def record_session(request: SessionRecord) -> None:
+    """Store a session's status and reason."""
     raise NotImplementedError
 
 

@@ -69,6 +69,14 @@ class InstanceBusy(UserError):
     """An instance or the trainer already serves another run."""
 
 
+class SessionClosed(UserError):
+    """The session takes no more turns: it is closing or closed."""
+
+
+class TurnInFlight(UserError):
+    """The branch has a turn in flight; a conversation has one at a time."""
+
+
 class RetryableError(PsrlError):
     """The same call may succeed later."""
 

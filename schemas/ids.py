@@ -13,6 +13,8 @@ GroupId = NewType("GroupId", str)
 """`000123` for a training group, `v000007-0012` for prompt 12 of the validation round at version 7."""
 InstanceId = NewType("InstanceId", str)
 """`rollout-0`: one rollout engine of the stack."""
+SessionId = NewType("SessionId", str)
+"""`000123-t04`: the conversation that is episode 4 of group 000123."""
 Version = NewType("Version", int)
 """Number of published weight updates; the initial weights are version 0."""
 
@@ -48,6 +50,14 @@ def validation_group(version: Version, prompt: int) -> GroupId:
 
 def group_workflow(run: RunId, group: GroupId) -> str:
     return f"{run}/group/{group}"
+
+
+def session_id(group: GroupId, episode: int) -> SessionId:
+    return SessionId(f"{group}-{trajectory_name(episode)}")
+
+
+def session_workflow(run: RunId, session: SessionId) -> str:
+    return f"{run}/session/{session}"
 
 
 def step_workflow(run: RunId, buffer: int) -> str:

@@ -18,8 +18,9 @@ def mixed(*parts: int) -> int:
     return state >> 33
 
 
-def trajectory_seed(group_seed: int, index: int) -> int:
-    return mixed(group_seed, index)
+def turn_seed(group_seed: int, index: int, turn: int = 0) -> int:
+    """Of a trajectory's turn: with the same one, every turn would begin with the same draws."""
+    return mixed(group_seed, index, turn) if turn else mixed(group_seed, index)
 
 
 def group_seed(run_seed: int, group: str) -> int:

@@ -52,3 +52,16 @@ class SegmentKind(StrEnum):
     """The engine sampled them: they have log-probs and a version, and are trained on."""
     ENVIRONMENT = "environment"
     """The environment or the user answered with them: context of what follows, never trained on (mask 0)."""
+
+
+class SessionStatus(StrEnum):
+    """Life of a session. Its workflow decides; the row in the store follows."""
+
+    RUNNING = "running"
+    """Turns are played as they are asked for."""
+    HUNG = "hung"
+    """The next turn waits until somebody lets the session continue."""
+    CLOSING = "closing"
+    """The turn in flight, if any, may still end; nothing new is taken."""
+    CLOSED = "closed"
+    """Over: what was sampled is kept."""

@@ -29,7 +29,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from .messages.rollout import SegmentEnd
-from .status import GroupStatus, SegmentKind, TrajectoryStatus
+from .status import GroupStatus, SegmentKind, SessionStatus, TrajectoryStatus
 
 TURN_ENDS = (SegmentEnd.STOP, SegmentEnd.LENGTH)
 """What ends a turn; an interruption does not."""
@@ -133,8 +133,38 @@ class Group(Base):
     )
 
 
+class Session(Base):
+    """One conversation with an agent from outside: an episode, which is one trajectory or, where the agent's history
+    was not a single one, several branches."""
+
+    __tablename__ = "sessions"
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    session_id: Mapped[str] = mapped_column(primary_key=True)
+    group_id: Mapped[str]
+    episode: Mapped[int]
+    """Index of its first branch."""
+    episodes: Mapped[int]
+    """N' of the group: branch k of episode e has index e + k * N'."""
+    token_digest: Mapped[bytes]
+    """SHA-256 of the token that opens this session."""
+    labels: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    """What the caller said of it when it was opened, by header name: given back, and never acted on."""
+    status: Mapped[str] = mapped_column(default=SessionStatus.RUNNING.value, server_default=SessionStatus.RUNNING.value)
+    """`SessionStatus`."""
+    reason: Mapped[str] = mapped_column(default="", server_default="")
+    """Why it was closed or hung."""
+    opened_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    closed_at: Mapped[datetime | None]
+    __table_args__ = (
+        ForeignKeyConstraint(["run_id", "group_id"], ["groups.run_id", "groups.group_id"], ondelete="CASCADE"),
+        CheckConstraint(_one_of("status", SessionStatus), name="status_known"),
+        CheckConstraint("episode >= 0 AND episode < episodes", name="episode_of_the_group"),
+        Index(None, "run_id", "group_id", "episode", unique=True),
+    )
+
+
 class Trajectory(Base):
-    """One of a group's N' answers to its prompt, in one turn or several."""
+    """One of a group's N' answers to its prompt, in one turn or several; of a session, one branch."""
 
     __tablename__ = "trajectories"
     run_id: Mapped[str] = mapped_column(primary_key=True)
@@ -154,9 +184,14 @@ class Trajectory(Base):
     reward_error: Mapped[str] = mapped_column(default="", server_default="")
     reward_metrics: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
     """Numbers that the reward function returned beside the reward, by name."""
+    forked_index: Mapped[int | None]
+    """Of a branch that left another: its context begins with that one's tokens, up to and including `forked_turn`."""
+    forked_turn: Mapped[int | None]
     finished_at: Mapped[datetime | None]
     scored_at: Mapped[datetime | None]
     __table_args__ = (
+        CheckConstraint("num_nonnulls(forked_index, forked_turn) <> 1", name="fork_is_whole"),
+        CheckConstraint("forked_index < index", name="forked_from_an_earlier_one"),
         ForeignKeyConstraint(["run_id", "group_id"], ["groups.run_id", "groups.group_id"], ondelete="CASCADE"),
         CheckConstraint(_one_of("status", TrajectoryStatus), name="status_known"),
         CheckConstraint(
@@ -179,10 +214,16 @@ class Turn(Base):
     """Sampled tokens of its segments."""
     end: Mapped[str | None]
     """`SegmentEnd`; null while the turn is unfinished."""
+    key: Mapped[str | None]
+    """Of the request that asked for it, in a session: asked for again it is the same turn."""
+    node: Mapped[str | None]
+    """Hash of the conversation up to and including this answer, by which the next request names it; null until it was
+    answered."""
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     """Null while the turn is unfinished."""
     __table_args__ = (
+        Index("uq_turns_run_id_group_id_key", "run_id", "group_id", "key", unique=True),
         ForeignKeyConstraint(
             ["run_id", "group_id", "index"],
             ["trajectories.run_id", "trajectories.group_id", "trajectories.index"],

@@ -23,10 +23,11 @@ from ..workflows.rollout.evaluation import Evaluation
 from ..workflows.rollout.group import RolloutGroup
 from ..workflows.rollout.instance import RolloutInstance
 from ..workflows.run.training_run import TrainingRun
+from ..workflows.sessions.session import Session
 from ..workflows.training.step import TrainStep
 from .process import join, run_worker
 
-WORKFLOWS = (TrainingRun, RolloutGroup, TrainStep, RolloutInstance, Evaluation)
+WORKFLOWS = (TrainingRun, RolloutGroup, TrainStep, RolloutInstance, Evaluation, Session)
 
 STICKY_TIMEOUT = timedelta(seconds=3)
 """After this orchestrator is killed, a workflow it had cached waits so long before another takes it."""
@@ -68,6 +69,7 @@ def orchestrator(
             store.record_step,
             store.record_evaluation,
             store.record_run,
+            store.record_session,
             store.reopen_run,
             routing.route,
             routing.plan_dispatch,

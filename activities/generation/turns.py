@@ -5,7 +5,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from ...schemas.errors import InvariantViolated, StaleAttempt
@@ -43,11 +43,13 @@ class TurnStore:
         self._store, self._reads = store, one_statement_each(store)
         self._prompts: OrderedDict[tuple[RunId, GroupId], asyncio.Task[list[int]]] = OrderedDict()
 
-    async def prompt(self, ref: TrajectoryRef, turn: int) -> list[int]:
+    async def prompt(self, request: TurnRequest) -> list[int]:
         """Token ids before what the turn samples: the prompt, for which the trajectories of a group share one query,
-        then every earlier turn and what the environment gave in this one."""
+        then every earlier turn and what the environment gave in this one; of a branch that left another, that one's
+        before them."""
+        ref, turn = request.trajectory, request.turn
         prompt = await self._prompt_of_group(ref)
-        if not turn:
+        if not turn and not request.conversation:
             return prompt
         what = f"the question for the context of {_name(ref)} turn {turn}"
         return [*prompt, *await patiently(lambda repeated: self._read_before(ref, turn), what)]
@@ -130,14 +132,27 @@ class TurnStore:
         return decode_ids(found)
 
     async def _read_before(self, ref: TrajectoryRef, turn: int) -> list[int]:
-        given = (Segment.turn == turn) & (Segment.kind == SegmentKind.ENVIRONMENT)
-        context = select(Segment.token_ids).where(*_is(Segment, ref), or_(Segment.turn < turn, given))
-        ended = select(func.count()).where(*_is(Turn, ref), Turn.turn < turn, Turn.end.is_not(None))
         async with self._reads.connect() as connection:
-            if await connection.scalar(ended) != turn:
-                raise InvariantViolated(f"{_name(ref)}: turn {turn} is asked for before those before it have ended")
-            segments = await connection.scalars(context.order_by(Segment.turn, Segment.seq))
-            return [token for data in segments for token in decode_ids(data)]
+            ids = await self._read_path(connection, ref, turn)
+            given = (Segment.turn == turn) & (Segment.kind == SegmentKind.ENVIRONMENT)
+            return [*ids, *await _read_ids(connection, ref, given)]
+
+    async def _read_path(self, connection: AsyncConnection, ref: TrajectoryRef, turn: int) -> list[int]:
+        """Everything before a turn; all of it has ended."""
+        ended = select(func.count()).where(*_is(Turn, ref), Turn.turn < turn, Turn.end.is_not(None))
+        if await connection.scalar(ended) != turn:
+            raise InvariantViolated(f"{_name(ref)}: turn {turn} is asked for before those before it have ended")
+        own = await _read_ids(connection, ref, Segment.turn < turn)
+        fork = select(Trajectory.forked_index, Trajectory.forked_turn).where(*_is(Trajectory, ref))
+        left, last = (await connection.execute(fork)).one()
+        if left is None or last is None:
+            return own
+        return [*await self._read_path(connection, ref.model_copy(update={"index": left}), last + 1), *own]
+
+
+async def _read_ids(connection: AsyncConnection, ref: TrajectoryRef, which: ColumnElement[bool]) -> list[int]:
+    segments = select(Segment.token_ids).where(*_is(Segment, ref), which).order_by(Segment.turn, Segment.seq)
+    return [token for data in await connection.scalars(segments) for token in decode_ids(data)]
 
 
 async def _read_turn(connection: AsyncConnection, ref: TrajectoryRef, turn: int) -> StoredTurn:

@@ -8,9 +8,11 @@ from temporalio import activity
 from ...schemas.ids import GroupId, RunId
 from ...schemas.messages.data import ReopenRun
 from ...schemas.messages.run import EvaluationReport, RunStatus, StepReport
+from ...schemas.messages.sessions import SessionRecord
 from ...schemas.messages.training import BatchInfo, BatchRequest
 from ..boundary import boundary
 from ..heartbeat import heartbeating
+from ..sessions.sessions import store_session
 from .batches import record_batch
 from .groups import exit_status, mark_groups
 from .records import reopen_run, store_evaluation, store_run, store_step
@@ -40,6 +42,11 @@ class StoreActivities:
     @boundary
     async def record_run(self, request: RunStatus) -> None:
         await store_run(self._store, request)
+
+    @activity.defn(name="record_session")
+    @boundary
+    async def record_session(self, request: SessionRecord) -> None:
+        await store_session(self._store, request)
 
     @activity.defn(name="reopen_run")
     @boundary

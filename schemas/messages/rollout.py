@@ -52,6 +52,8 @@ class RouteRequest(Message):
     wait_s: float = 2.0
     """How long the coordinator may hold the call until some instance has room."""
     method: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE
+    prefer: InstanceId | None = None
+    """Chosen while it is a candidate, whatever the method: it has the KV cache of what came before."""
 
 
 class Placement(Message):
@@ -100,6 +102,8 @@ class TurnRequest(Message):
     one_version: bool = False
     """A turn that another version began is begun anew from its prompt: no trajectory mixes versions. Its lost tokens
     are the price of `partial_rollout.enable=false`."""
+    conversation: bool = False
+    """The trajectory is a branch of a session: its context is what its turns hold, and those of the branch it left."""
 
 
 class CalledTurn(Message):
@@ -128,6 +132,8 @@ class GenerateRequest(Message):
     """Return soon after one has ended: the others keep running in the engine."""
     one_version: bool = False
     """As in `TurnRequest`."""
+    conversation: bool = False
+    """As in `TurnRequest`."""
 
     @property
     def each(self) -> tuple[TurnRequest, ...]:
@@ -139,6 +145,7 @@ class GenerateRequest(Message):
                 version_tag=self.version_tag,
                 sampling=self.sampling.model_copy(update={"seed": called.seed}),
                 one_version=self.one_version,
+                conversation=self.conversation,
             )
             for called in self.turns
         )

@@ -39,7 +39,7 @@ class ReportAck(_message.Message):
     def __init__(self) -> None: ...
 
 class RouteRequest(_message.Message):
-    __slots__ = ("schema_version", "run_id", "group_id", "indices", "version_tag", "wait_s", "method")
+    __slots__ = ("schema_version", "run_id", "group_id", "indices", "version_tag", "wait_s", "method", "prefer")
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class RouteRequest(_message.Message):
     VERSION_TAG_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
+    PREFER_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     run_id: str
     group_id: str
@@ -54,7 +55,8 @@ class RouteRequest(_message.Message):
     version_tag: int
     wait_s: float
     method: str
-    def __init__(self, schema_version: _Optional[int] = ..., run_id: _Optional[str] = ..., group_id: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., version_tag: _Optional[int] = ..., wait_s: _Optional[float] = ..., method: _Optional[str] = ...) -> None: ...
+    prefer: str
+    def __init__(self, schema_version: _Optional[int] = ..., run_id: _Optional[str] = ..., group_id: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., version_tag: _Optional[int] = ..., wait_s: _Optional[float] = ..., method: _Optional[str] = ..., prefer: _Optional[str] = ...) -> None: ...
 
 class Placement(_message.Message):
     __slots__ = ("schema_version", "index", "instance", "version")

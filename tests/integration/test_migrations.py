@@ -174,7 +174,7 @@ def test_upgrading_a_current_store_changes_nothing(postgres_url: str) -> None:
 def test_an_empty_store_is_refused_with_both_revisions_named(postgres_server: PostgresServer) -> None:
     with (
         postgres_server.database("template0") as url,
-        pytest.raises(StoreRevisionMismatch, match=r"revision none \(empty\).* needs 0005.*psrl up"),
+        pytest.raises(StoreRevisionMismatch, match=r"revision none \(empty\).* needs 0006.*psrl up"),
     ):
         require_current(url)
 

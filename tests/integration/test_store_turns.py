@@ -181,8 +181,8 @@ async def test_a_later_turn_goes_on_from_all_that_was_said_before(bench: Bench, 
 
 
 async def test_the_context_of_a_turn_leaves_out_what_the_turn_has_sampled_itself(two_turns: AsyncEngine) -> None:
-    turns, ref = TurnStore(two_turns), call().trajectory
-    contexts = [await turns.prompt(ref, turn) for turn in range(3)]
+    turns = TurnStore(two_turns)
+    contexts = [await turns.prompt(call().model_copy(update={"turn": turn})) for turn in range(3)]
     assert contexts == [[*PROMPT, *RESPONSE[:end]] for end in (0, 6, 7)]
 
 
@@ -219,4 +219,4 @@ async def test_a_turn_is_refused_until_those_before_it_have_ended(store: AsyncEn
     await add_group(store)
     await add_turn(store, 0, TURNS[0], end=None)
     with pytest.raises(InvariantViolated, match=f"turn {turn} is asked for before those before it have ended"):
-        await TurnStore(store).prompt(call().trajectory, turn)
+        await TurnStore(store).prompt(call().model_copy(update={"turn": turn}))

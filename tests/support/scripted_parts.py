@@ -71,6 +71,7 @@ from psrl.schemas.messages.rollout import (
     TurnResult,
 )
 from psrl.schemas.messages.run import CollectedReports, CollectReports, EvaluationReport, RunStatus, StepReport
+from psrl.schemas.messages.sessions import SessionRecord
 from psrl.schemas.messages.training import (
     AdvantageStats,
     BatchInfo,
@@ -89,9 +90,10 @@ from psrl.workflows.rollout.evaluation import Evaluation
 from psrl.workflows.rollout.group import RolloutGroup
 from psrl.workflows.rollout.instance import RolloutInstance
 from psrl.workflows.run.training_run import TrainingRun
+from psrl.workflows.sessions.session import Session
 from psrl.workflows.training.step import TrainStep
 
-WORKFLOWS = [TrainingRun, RolloutGroup, TrainStep, RolloutInstance, Evaluation]
+WORKFLOWS = [TrainingRun, RolloutGroup, TrainStep, RolloutInstance, Evaluation, Session]
 
 
 def minimal_config(**psrl: object) -> dict[str, object]:
@@ -130,6 +132,7 @@ class ScriptedParts:
         self.phases: list[str] = []
         self.steps: list[StepReport] = []
         self.evaluations: list[EvaluationReport] = []
+        self.sessions: list[SessionRecord] = []
         self.engine_died = {instance: asyncio.Event() for instance in self.instances}
         self.gave_tokens = {instance: asyncio.Event() for instance in self.instances}
         self.generate_calls: list[GenerateRequest] = []
@@ -281,6 +284,8 @@ class ScriptedParts:
         ]
         if not able:
             return RouteResult(placements=(), reason="nobody serves this version")
+        if request.prefer in able:
+            able = [request.prefer]
         return RouteResult(
             placements=tuple(
                 Placement(index=i, instance=able[i % len(able)], version=self.versions[able[i % len(able)]])
@@ -308,6 +313,10 @@ class ScriptedParts:
     @activity.defn(name="record_step")
     async def record_step(self, request: StepReport) -> None:
         self.steps.append(request)
+
+    @activity.defn(name="record_session")
+    async def record_session(self, request: SessionRecord) -> None:
+        self.sessions.append(request)
 
     @activity.defn(name="record_evaluation")
     async def record_evaluation(self, request: EvaluationReport) -> None:
@@ -394,6 +403,7 @@ class ScriptedParts:
             self.record_evaluation,
             self.record_run,
             self.reopen_run,
+            self.record_session,
             groups.start_groups,
             groups.cancel_groups,
             groups.tell_run,

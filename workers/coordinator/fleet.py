@@ -98,7 +98,7 @@ class Fleet:
         """Place as many of the trajectories as there is room for now; never waits."""
         self._refresh(now)
         placements: list[Placement] = []
-        siblings_on: InstanceId | None = None
+        siblings_on = request.prefer
         for index in request.indices:
             candidates = self._candidates(request)
             if not candidates:

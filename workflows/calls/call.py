@@ -100,6 +100,11 @@ class LocalCall(Generic[Request, Result]):
     start_to_close: timedelta | None = None
     retry: RetryPolicy = field(default_factory=lambda: settings.LOCAL)
 
+    @property
+    def ordinary(self) -> Call[Request, Result]:
+        """For workflows in which the local one is forbidden."""
+        return Call(self.activity, self.patience, self.start_to_close or self.patience)
+
     async def __call__(self, request: Request) -> Result:
         return await workflow.execute_local_activity(
             self.activity,

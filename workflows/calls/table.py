@@ -50,6 +50,7 @@ score: Final = Call(
 
 plan_dispatch: Final = Call(signatures.plan_dispatch, STORE_PATIENCE, SHORT)
 route: Final = LocalCall(signatures.route, SHORT)
+record_session: Final = Call(signatures.record_session, STORE_PATIENCE, SHORT)
 start_groups: Final = Call(signatures.start_groups, STORE_PATIENCE, LEASE, heartbeat=HEARTBEAT, seen_to_its_end=True)
 """A run that ends meanwhile cancels the groups that have been started, and none may follow."""
 cancel_groups: Final = Call(signatures.cancel_groups, STORE_PATIENCE, LEASE, heartbeat=HEARTBEAT)

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from ...schemas.ids import trajectory_name
-from ...schemas.messages.rollout import TurnResult
+from ...schemas.messages.rollout import SegmentEnd, TurnResult
 from ..machine import Machine, Table
 
 
@@ -37,11 +37,14 @@ LEGAL: Table[TrajectoryState] = {
 
 
 class Trajectory:
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, turn: int = 0, calls: int = 0) -> None:
         self.index = index
         self.name = trajectory_name(index)
-        self.turn = self.calls = self.tokens = self.segments = 0
+        self.turn, self.calls = turn, calls
+        self.tokens = self.segments = 0
         self.versions: list[int] = []
+        self.end: SegmentEnd | None = None
+        """Of the turn, when it is complete."""
         self.instance = self.error = ""
         self.reward: float | None = None
         self._machine = Machine(f"trajectory {self.name}", LEGAL, TrajectoryState.ROUTING)
@@ -70,6 +73,7 @@ class Trajectory:
     def absorb(self, result: TurnResult) -> None:
         """Take over what a generate call reports."""
         self.tokens = max(self.tokens, result.tokens)
+        self.end = result.end if result.complete else None
         self.segments += 1 if result.new_tokens else 0
         self.versions.extend(version for version in result.versions if version not in self.versions)
 

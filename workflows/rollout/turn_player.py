@@ -6,7 +6,7 @@ plays share one call; every wait ends with the lifetime (L11).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from temporalio import workflow
@@ -21,9 +21,10 @@ with workflow.unsafe.imports_passed_through():
         GenerateResult,
         Placement,
         RouteRequest,
+        RouteResult,
     )
     from ...schemas.messages.run import RolloutSettings
-    from ...schemas.seeds import group_seed, trajectory_seed
+    from ...schemas.seeds import group_seed, turn_seed
     from ..calls import settings
     from ..calls import table as calls
     from ..calls.lifetime import Lifetime
@@ -35,9 +36,13 @@ Changed = Callable[[], None]
 """Told when the state of a trajectory has changed."""
 
 
+Route = Callable[[RouteRequest], Awaitable[RouteResult]]
+"""Asks the coordinator."""
+
+
 class TurnPlayer:
-    """`placements` are those that are known at the beginning. `label` keeps activity ids of several groups in one
-    workflow apart."""
+    """`placements` are those that are known at the beginning. `label` keeps activity ids of several groups or turns in
+    one workflow apart. `conversation`: as in `TurnRequest`."""
 
     def __init__(
         self,
@@ -51,9 +56,13 @@ class TurnPlayer:
         lifetime: Lifetime,
         changed: Changed,
         label: str = "",
+        route: Route = calls.route,
+        conversation: bool = False,
     ) -> None:
         self._run_id, self._group_id, self._rollout, self._tag = run_id, group_id, rollout, version_tag
-        self._trajectories, self._turns = trajectories, Turns(trajectories, rollout.needed)
+        self._trajectories = {trajectory.index: trajectory for trajectory in trajectories}
+        self._turns = Turns(trajectories, rollout.needed)
+        self._call_route, self._conversation = route, conversation
         self._placements, self._lifetime, self._changed, self._label = placements, lifetime, changed, label
         self._seed = group_seed(rollout.seed, group_id)
         self._playing: set[asyncio.Task[None]] = set()
@@ -110,9 +119,11 @@ class TurnPlayer:
             method=self._rollout.routing,
         )
         try:
-            return (await calls.route(request)).placements
-        except FailureError as error:  # of a local activity, also what it raised itself
-            if is_cancelled_exception(error) or (isinstance(error, ApplicationError) and error.non_retryable):
+            return (await self._call_route(request)).placements
+        except FailureError as error:
+            # A local activity's own error arrives bare.
+            cause = error.cause if isinstance(error, ActivityError) else error
+            if is_cancelled_exception(error) or (isinstance(cause, ApplicationError) and cause.non_retryable):
                 raise
             return ()
 
@@ -152,7 +163,7 @@ class TurnPlayer:
     def _request(self, share: Share) -> GenerateRequest:
         called = []
         for trajectory in (self._trajectories[index] for index in share.indices):
-            seed = trajectory_seed(self._seed, trajectory.index)
+            seed = turn_seed(self._seed, trajectory.index, trajectory.turn)
             called.append(CalledTurn(index=trajectory.index, turn=trajectory.turn, call=trajectory.calls, seed=seed))
             trajectory.calls += 1
         unfinished, missing = self._turns.unfinished, max(1, self._turns.missing)
@@ -167,6 +178,7 @@ class TurnPlayer:
             # What other calls finish may make this one superfluous: then each end counts.
             one_by_one=not self._rollout.coalesce_rewards or (not alone and missing < len(unfinished)),
             one_version=self._rollout.one_version,
+            conversation=self._conversation,
         )
 
     def _call_failed(self, share: Share, error: ActivityError) -> None:

@@ -29,6 +29,7 @@ class Share:
 class Turns:
     def __init__(self, trajectories: Sequence[Trajectory], needed: int) -> None:
         self._trajectories, self._needed = trajectories, needed
+        self._by_index = {trajectory.index: trajectory for trajectory in trajectories}
         self._pausing: set[int] = set()
         """Their host failed a moment ago: another might not know it yet, or fail likewise."""
 
@@ -61,7 +62,7 @@ class Turns:
         twice, or that was not asked for, is refused by the state machine."""
         shares: dict[InstanceId, Share] = {}
         for placement in placements if self.missing > 0 else ():
-            trajectory = self._trajectories[placement.index]
+            trajectory = self._by_index[placement.index]
             trajectory.to(_S.GENERATING)
             trajectory.instance = placement.instance
             before = shares.get(placement.instance, Share(placement.instance, placement.version, ()))
@@ -101,7 +102,7 @@ class Turns:
 
     def _ended(self, result: TurnResult) -> bool:
         """False: it still runs in the engine."""
-        trajectory = self._trajectories[result.index]
+        trajectory = self._by_index[result.index]
         trajectory.absorb(result)
         if result.failure is not None:
             self._failed(trajectory, result.failure)
@@ -122,4 +123,4 @@ class Turns:
         return trajectory.state in (_S.ROUTING, _S.INTERRUPTED) and trajectory.index not in self._pausing
 
     def _of(self, indices: Sequence[int]) -> list[Trajectory]:
-        return [self._trajectories[index] for index in indices]
+        return [self._by_index[index] for index in indices]

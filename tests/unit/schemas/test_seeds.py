@@ -6,19 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psrl.schemas.ids import training_group
-from psrl.schemas.seeds import group_seed, mixed, trajectory_seed
+from psrl.schemas.seeds import group_seed, mixed, turn_seed
 
 
 @given(st.integers(-(2**70), 2**70), st.text(max_size=20), st.integers(0, 1000))
 def test_a_seed_fits_every_generator_and_is_the_same_each_time(run: int, group: str, index: int) -> None:
-    seed = trajectory_seed(group_seed(run, group), index)
+    seed = turn_seed(group_seed(run, group), index)
     assert 0 <= seed < 2**31
-    assert seed == trajectory_seed(group_seed(run, group), index)
+    assert seed == turn_seed(group_seed(run, group), index)
 
 
 def test_neighbouring_trajectories_groups_and_runs_get_unrelated_seeds() -> None:
     seeds = [
-        trajectory_seed(group_seed(run, training_group(group)), index)
+        turn_seed(group_seed(run, training_group(group)), index)
         for run in range(4)
         for group in range(50)
         for index in range(16)

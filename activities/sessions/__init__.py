@@ -1,0 +1,1 @@
+"""Sessions in the store: what agents said, who may say it, and what became of it."""

@@ -1,0 +1,210 @@
+"""One conversation with an agent from outside. Its turns are updates, asked for by the gateway.
+
+Started for a group by its agent runner, or by the gateway; id `RUN/session/000123-t04`. Its history reads as a trace:
+per turn one update and a generate activity, another after an interruption. Promises: a turn is played once, however
+often it is asked for; a hung session starts none and ends none (L7); every wait has an end (L11); what runs when it
+closes may end within the drain limit, and is cut then, down to the engine.
+Signals: `hang`, `continue`, `close`. Queries: `record`.
+"""
+
+import asyncio
+import functools
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from ...schemas.errors import PsrlError, SessionClosed
+    from ...schemas.ids import InstanceId
+    from ...schemas.messages.rollout import RouteRequest, RouteResult
+    from ...schemas.messages.sessions import (
+        AskedTurn,
+        CloseSession,
+        ContinueSession,
+        HangSession,
+        PlayedTurn,
+        SessionRecord,
+        StartSession,
+    )
+    from ...schemas.status import SessionStatus
+    from ..calls import table as calls
+    from ..calls.lifetime import Lifetime, while_alive
+    from ..calls.tasks import ended_after
+    from ..failure import FAILS
+    from ..rollout.trajectory import Trajectory, TrajectoryState
+    from ..rollout.turn_player import TurnPlayer
+    from ..search import STATE
+    from .state import Branch, SessionState
+
+ENDED = (TrajectoryState.FINISHED, TrajectoryState.FAILED)
+
+
+@workflow.defn(failure_exception_types=FAILS)
+class Session:
+    @workflow.init
+    def __init__(self, start: StartSession) -> None:
+        self._start = start
+        limit_s = start.limits.timeout_s
+        self._state = SessionState.model_validate(start.carried or {"left_s": limit_s})
+        self._lifetime = Lifetime(timedelta(seconds=self._state.left_s))
+        self._cut = False
+        self._shown = SessionStatus.RUNNING
+
+    @workflow.run
+    async def run(self, start: StartSession) -> SessionRecord:
+        try:
+            while not self._state.closing:
+                await self._one_change()
+                await self._show()
+        except asyncio.CancelledError:
+            self._state.close("cancelled")
+            self._cut = True
+        await self._drain()
+        self._state.closed()
+        await self._show()
+        return self.record()
+
+    # --- signals, queries, turns -------------------------------------------------------------------------------------
+
+    @workflow.signal
+    def hang(self, request: HangSession = HangSession()) -> None:  # noqa: B008 - frozen; may be left out
+        """Start no further turn until `continue`. One in flight ends first."""
+        self._state.hang(request.reason)
+
+    @workflow.signal(name="continue")
+    def go_on(self, request: ContinueSession = ContinueSession()) -> None:  # noqa: B008 - frozen; may be left out
+        """End a hang. With an instance, the next turn begins there if it has room."""
+        self._state.go_on(request.instance)
+
+    @workflow.signal
+    def close(self, request: CloseSession = CloseSession()) -> None:  # noqa: B008 - frozen; may be left out
+        """Take no further turn."""
+        self._state.close(request.reason)
+
+    @workflow.query
+    def record(self) -> SessionRecord:
+        state = self._state
+        return SessionRecord(
+            run_id=self._start.run_id,
+            session_id=self._start.session_id,
+            group_id=self._start.group_id,
+            status=state.status,
+            hang_pending=state.hang_pending,
+            reason=state.reason,
+            branches=tuple(state.branches[index].record() for index in sorted(state.branches)),
+        )
+
+    @workflow.update
+    async def turn(self, asked: AskedTurn) -> PlayedTurn:
+        """Play a turn, once the session is not hung. Fails with `SessionClosed`, `TurnInFlight`, or `TurnFailed` with
+        what it failed of; the session lives on."""
+        try:
+            # A turn whose answer was lost is asked for again, also of a session that has moved on.
+            if (answer := self._state.answered(asked)) is not None:
+                return answer
+            await workflow.wait_condition(lambda: not self._state.hung)
+            with self._state.flight(asked) as branch:
+                return await self._play(asked, branch)
+        except PsrlError as error:
+            raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
+
+    @turn.validator
+    def _may_begin(self, asked: AskedTurn) -> None:
+        """A turn that is refused here leaves no trace in the history."""
+        try:
+            if self._state.answered(asked) is None:
+                self._state.check(asked)
+        except PsrlError as error:
+            raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
+
+    # --- the life of a session ---------------------------------------------------------------------------------------
+
+    async def _one_change(self) -> None:
+        """Wait for something to happen, or for the limit of what is."""
+        state, before = self._state, self._state.changes
+        if workflow.info().is_continue_as_new_suggested() and not state.in_flight and not state.hung:
+            await self._roll_over()
+        limits, over = self._start.limits, f"it has had its {self._start.limits.timeout_s:g} s"
+        wait_s = limits.hang_s if state.hung else limits.timeout_s if state.in_flight else limits.idle_s
+        try:
+            # Looking at the lifetime is what makes it count.
+            await while_alive(lambda: state.changes != before or self._lifetime.over, timedelta(seconds=wait_s))
+        except TimeoutError:
+            if state.hung:
+                state.go_on(None)
+            else:
+                state.close(over if state.in_flight else f"no turn was asked for in {limits.idle_s:g} s")
+        if self._lifetime.over:
+            state.close(over)
+
+    async def _drain(self) -> None:
+        try:
+            await while_alive(lambda: not self._state.in_flight, timedelta(seconds=self._start.limits.drain_s))
+        except TimeoutError:
+            self._cut = True
+        self._lifetime.close()
+        # An update that is cut, or that waited for a hung session, has its answer to give.
+        await workflow.wait_condition(workflow.all_handlers_finished)
+
+    async def _roll_over(self) -> None:
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        self._state.left_s = self._lifetime.left.total_seconds()
+        carried = self._state.model_dump(mode="json")
+        workflow.continue_as_new(self._start.model_copy(update={"carried": carried}))
+
+    async def _show(self) -> None:
+        """In the web UI always; in the store and the search attributes when the status is another."""
+        workflow.set_current_details("\n".join(self._state.lines()))
+        if self._state.status is not self._shown:
+            self._shown = self._state.status
+            workflow.upsert_search_attributes([STATE.value_set(self._shown.value)])
+            await calls.record_session(self.record(), summary=f"session is {self._shown}")
+
+    # --- one turn ----------------------------------------------------------------------------------------------------
+
+    async def _play(self, asked: AskedTurn, branch: Branch) -> PlayedTurn:
+        trajectory = Trajectory(asked.index, asked.turn, branch.calls)
+        player = self._player(asked, branch, trajectory)
+        playing = asyncio.create_task(player.play())
+        async with ended_after(playing):
+            await workflow.wait_condition(lambda: trajectory.state in ENDED or playing.done() or self._cut)
+            branch.calls = trajectory.calls
+            if playing.done():
+                playing.result()
+        if trajectory.state is TrajectoryState.FAILED:
+            raise ApplicationError(trajectory.error, type="TurnFailed", non_retryable=True)
+        if trajectory.end is None:
+            raise SessionClosed("the session closed before the turn had ended")
+        played = PlayedTurn(
+            index=asked.index,
+            turn=asked.turn,
+            end=trajectory.end,
+            tokens=trajectory.tokens,
+            versions=tuple(trajectory.versions),
+            instance=InstanceId(trajectory.instance),
+        )
+        self._state.played(played)
+        return played
+
+    def _player(self, asked: AskedTurn, branch: Branch, trajectory: Trajectory) -> TurnPlayer:
+        rollout = self._start.rollout.model_copy(update={"sampling": asked.sampling, "needed": 1, "offered": 1})
+        return TurnPlayer(
+            self._start.run_id,
+            self._start.group_id,
+            rollout,
+            version_tag=self._start.version_tag,
+            trajectories=[trajectory],
+            # Who has pinned the turn knows more than the gateway did.
+            placements=asked.placements if self._state.pin is None else (),
+            lifetime=self._lifetime,
+            changed=lambda: None,
+            label=f"turn{asked.turn}-",
+            route=functools.partial(self._route, branch),
+            conversation=True,
+        )
+
+    async def _route(self, branch: Branch, request: RouteRequest) -> RouteResult:
+        """As an ordinary activity: in a workflow that takes signals and continues as new no other will do."""
+        prefer, self._state.pin = self._state.pin or branch.instance, None
+        return await calls.route.ordinary(request.model_copy(update={"prefer": prefer}), summary="route")
