@@ -152,7 +152,8 @@ async def add_group(
                 **{"prompt_ids": encode_ids(prompt), "prompt_text": "", "data_source": "", "ground_truth": None},
             },
         )
-        await connection.execute(insert(Trajectory), [{**row, "index": index} for index in range(trajectories)])
+        if rows := [{**row, "index": index} for index in range(trajectories)]:
+            await connection.execute(insert(Trajectory), rows)
 
 
 @dataclass(frozen=True)

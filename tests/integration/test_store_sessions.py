@@ -1,0 +1,171 @@
+"""Sessions in the store: their rows, the numbers of their turns, their branches, and what the engine is given."""
+
+import asyncio
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from psrl.activities.sessions.sessions import NewSession, StoredSession, find_session, open_session, store_session
+from psrl.activities.sessions.turns import (
+    Fork,
+    KnownTurn,
+    NewTurn,
+    PlacedTurn,
+    known_turns,
+    name_turn,
+    place_turn,
+    sampled,
+)
+from psrl.schemas.errors import InvariantViolated, TurnInFlight
+from psrl.schemas.ids import GroupId, SessionId
+from psrl.schemas.messages.rollout import SegmentEnd, TurnResult
+from psrl.schemas.messages.sessions import SessionRecord
+from psrl.schemas.status import SessionStatus
+from psrl.workers.rollout.generate import InEngine
+from tests.support.rollout import GROUP, RUN, Bench, add_group, call, make_bench, stored_trajectory
+from tests.support.scripted_engine import Script, scripted_tokens
+
+pytestmark = pytest.mark.integration
+
+EPISODES = 2
+NAME = SessionId("000000-t01")
+
+
+async def opened(store: AsyncEngine, token: str = "secret") -> StoredSession:
+    await open_session(store, NewSession(RUN, GROUP, 1, EPISODES, token, {"x-prompt-id": "7"}))
+    found = await find_session(store, RUN, NAME)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+async def session(store: AsyncEngine) -> StoredSession:
+    await add_group(store, trajectories=0, prompt=())
+    return await opened(store)
+
+
+@pytest.fixture
+async def bench(store: AsyncEngine, session: StoredSession) -> Bench:
+    bench = make_bench(store, Script())
+    await bench.serve(0)
+    return bench
+
+
+async def play(bench: Bench, index: int, turn: int, number: int, tokens: int = 3) -> TurnResult:
+    request = call(index, number, max_tokens=tokens).model_copy(update={"turn": turn, "conversation": True})
+    return await bench.generator.generate(request, 1, InEngine())
+
+
+async def test_a_session_is_opened_once_and_found_by_its_name(store: AsyncEngine, session: StoredSession) -> None:
+    again = await opened(store, token="another")
+    assert again == session
+    assert (session.group_id, session.episode, session.episodes, session.version_tag) == (GROUP, 1, EPISODES, 0)
+    assert session.labels == {"x-prompt-id": "7"}
+    assert (session.opened_by("secret"), session.opened_by("another"), session.opened_by("")) == (True, False, False)
+    assert await find_session(store, RUN, SessionId("000000-t00")) is None
+
+
+async def test_a_session_of_a_group_that_is_not_there_is_refused(store: AsyncEngine) -> None:
+    await add_group(store)
+    with pytest.raises(InvariantViolated, match="group 000099 of run run-1 is not in the store"):
+        await open_session(store, NewSession(RUN, GroupId("000099"), 0, EPISODES, "t"))
+
+
+async def test_a_closed_session_stays_closed(store: AsyncEngine, session: StoredSession) -> None:
+    for status, reason in ((SessionStatus.HUNG, "full\0"), (SessionStatus.CLOSED, "done"), (SessionStatus.RUNNING, "")):
+        await store_session(
+            store, SessionRecord(run_id=RUN, session_id=NAME, group_id=GROUP, status=status, reason=reason)
+        )
+    found = await find_session(store, RUN, NAME)
+    assert found is not None
+    assert (found.status, found.reason) == (SessionStatus.CLOSED, "done")
+
+
+async def test_the_same_request_is_the_same_turn_whoever_asks_at_the_same_time(
+    store: AsyncEngine, session: StoredSession
+) -> None:
+    asked = [place_turn(store, session, "k", NewTurn(1), [1, 2, 3]) for _ in range(5)]
+    assert await asyncio.gather(*asked) == [PlacedTurn(1, 0, None)] * 5
+    assert await known_turns(store, session) == [KnownTurn(1, 0, None, None)]
+
+
+async def test_a_branch_has_one_turn_in_flight(store: AsyncEngine, session: StoredSession) -> None:
+    await place_turn(store, session, "a", NewTurn(1), [1])
+    with pytest.raises(TurnInFlight, match="branch 1 of session 000000-t01 has turn 0 in flight"):
+        await place_turn(store, session, "b", NewTurn(1), [2])
+    assert await place_turn(store, session, "c", NewTurn(3), [2]) == PlacedTurn(3, 0, None)
+
+
+async def test_a_branch_of_another_episode_is_refused(store: AsyncEngine, session: StoredSession) -> None:
+    with pytest.raises(InvariantViolated, match="branch 2 is none of session 000000-t01"):
+        await place_turn(store, session, "a", NewTurn(2), [1])
+
+
+async def test_two_sessions_of_a_group_may_use_the_same_key(store: AsyncEngine, session: StoredSession) -> None:
+    await open_session(store, NewSession(RUN, GROUP, 0, EPISODES, "t"))
+    other = await find_session(store, RUN, SessionId("000000-t00"))
+    assert other is not None
+    await place_turn(store, session, "k", NewTurn(1), [1])
+    assert await place_turn(store, other, "k", NewTurn(0), [2]) == PlacedTurn(0, 0, None)
+    assert len(await known_turns(store, other)) == 1
+
+
+async def test_the_engine_is_given_what_was_said_and_sampled_token_by_token(
+    bench: Bench, store: AsyncEngine, session: StoredSession
+) -> None:
+    await place_turn(store, session, "a", NewTurn(1), [1, 2, 3])
+    await play(bench, 1, 0, 1)
+    first = await sampled(store, session, 1, 0)
+    await place_turn(store, session, "b", NewTurn(1), [4, 5])
+    assert (await stored_trajectory(store, 1)).status == "pending"
+    await play(bench, 1, 1, 2)
+    contexts = [list(request.prompt_ids) for request in bench.engine.requests]
+    assert contexts == [[1, 2, 3], [1, 2, 3, *first.token_ids, 4, 5]]
+    assert first.token_ids == scripted_tokens([1, 2, 3], 3)
+    assert (first.versions, first.instance, first.end, len(first.logprobs)) == (
+        [0] * 3,
+        "rollout-0",
+        SegmentEnd.LENGTH,
+        3,
+    )
+    ended = [KnownTurn(1, turn, None, SegmentEnd.LENGTH) for turn in (0, 1)]
+    assert await known_turns(store, session) == ended
+    trajectory = await stored_trajectory(store, 1)
+    assert (trajectory.status, trajectory.tokens) == ("finished", 6)
+
+
+async def test_a_branch_begins_with_the_tokens_of_the_one_it_left_up_to_there(
+    bench: Bench, store: AsyncEngine, session: StoredSession
+) -> None:
+    """A fork of a fork, too; nothing is copied."""
+    turns = ((NewTurn(1), 1), (NewTurn(1), 2), (NewTurn(3, Fork(1, 0)), 7), (NewTurn(5, Fork(3, 0)), 8))
+    for number, (where, said) in enumerate(turns, start=1):
+        placed = await place_turn(store, session, f"k{number}", where, [said])
+        await play(bench, placed.index, placed.turn, number)
+    one = (await sampled(store, session, 1, 0)).token_ids
+    three = (await sampled(store, session, 3, 0)).token_ids
+    contexts = [list(request.prompt_ids) for request in bench.engine.requests]
+    assert contexts[2:] == [[1, *one, 7], [1, *one, 7, *three, 8]]
+    assert (await stored_trajectory(store, 3)).tokens == 3
+
+
+async def test_a_turn_that_is_played_again_answers_from_the_store(
+    bench: Bench, store: AsyncEngine, session: StoredSession
+) -> None:
+    await place_turn(store, session, "a", NewTurn(1), [1])
+    before = await play(bench, 1, 0, 1)
+    again = await play(bench, 1, 0, 2)
+    assert (again.end, again.tokens, again.new_tokens) == (before.end, before.tokens, 0)
+    assert len(bench.engine.requests) == 1
+
+
+async def test_a_turn_gets_its_name_when_it_was_answered(
+    bench: Bench, store: AsyncEngine, session: StoredSession
+) -> None:
+    await place_turn(store, session, "a", NewTurn(1), [1])
+    with pytest.raises(InvariantViolated, match="turn 0 of branch 1 of session 000000-t01 has not ended"):
+        await sampled(store, session, 1, 0)
+    await play(bench, 1, 0, 1)
+    await name_turn(store, session, 1, 0, "node")
+    assert await known_turns(store, session) == [KnownTurn(1, 0, "node", SegmentEnd.LENGTH)]
+    assert await place_turn(store, session, "a", NewTurn(1), [1]) == PlacedTurn(1, 0, SegmentEnd.LENGTH)
