@@ -1,0 +1,1 @@
+"""Which sessions wait, so that those that run find room for their KV cache."""
