@@ -65,6 +65,19 @@ class StoreRevisionMismatch(UserError):
     """The store's schema is not the one this release works with."""
 
 
+class CaptureRefused(UserError):
+    """Records of a conversation do not fit its tokens; names the turn and where they part (L5)."""
+
+
+class ConversationRefused(UserError):
+    """The messages, tools or template arguments of a request cannot become a turn; names the part that is wrong. The
+    session lives on."""
+
+
+class TwoTurnsAtOnce(ConversationRefused):
+    """The branch that the caller named has a turn in flight."""
+
+
 class InstanceBusy(UserError):
     """An instance or the trainer already serves another run."""
 
