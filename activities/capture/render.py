@@ -1,6 +1,6 @@
 """From messages to the tokens the engine gets: the first turn whole, a later one only by what was appended to it.
 
-Token in, token out: what the policy sampled stands in its context as it was sampled, and what came before is never
+Token in, token out (L5): what the policy sampled stands in its context as it was sampled, and what came before is never
 rendered again. Appended messages are rendered behind a stand-in for the conversation, and what follows the end of the
 stand-in's answer is cut off and tokenised. So a turn costs its own length, whatever came before.
 

@@ -60,10 +60,11 @@ class Decision:
 
 @dataclass(frozen=True)
 class Parent:
-    """The longest known beginning of a request, with every turn that said this: a policy may say the same twice."""
+    """The longest known beginning of a request."""
 
     messages: int
     turns: tuple[TurnAt, ...]
+    """Every turn that said just this, lowest branch first: a policy may say the same twice."""
 
 
 class Tree:
@@ -87,9 +88,11 @@ class Tree:
 
     def place(self, parent: Parent | None) -> Decision:
         """The caller leaves it to us: the lowest branch that the request continues, else a new one."""
-        for at in parent.turns if parent else ():
-            if self._continues(at):
-                return self._continued(at, parent)
+        if parent is not None:
+            for at in parent.turns:
+                # A turn in flight is its branch's last, and so takes its parent's place here.
+                if self._last[at.branch].at == at:
+                    return _continued(at, parent)
         return self._begun(self._branches.unused(self._last), parent)
 
     def place_on(self, number: int, parent: Parent | None) -> Decision:
@@ -108,22 +111,18 @@ class Tree:
                 f"branch {number} ends with turn {last.at.turn}, which the messages do not repeat; allowed: messages "
                 "that continue it, a number not used yet, or no number at all"
             )
-        return self._continued(last.at, parent)
+        return _continued(last.at, parent)
 
     def place_apart(self) -> Decision:
         """A branch for this turn alone, for templates that render earlier turns anew each time."""
-        return Decision(TurnAt(self._branches.unused(self._last), 0))
-
-    def _continues(self, at: TurnAt) -> bool:
-        """A turn in flight is its branch's last, so it takes the place of its parent here."""
-        return self._last[at.branch].at == at
-
-    def _continued(self, at: TurnAt, parent: Parent | None) -> Decision:
-        return Decision(TurnAt(at.branch, at.turn + 1), known_messages=parent.messages if parent else 0)
+        return self._begun(self._branches.unused(self._last), None)
 
     def _begun(self, branch: int, parent: Parent | None) -> Decision:
         # A branch may rest on lower ones only (`docs/decisions/sessions.md`): else it says everything itself.
-        lower = [at for at in parent.turns if at.branch < branch] if parent else []
-        if parent is None or not lower:
+        if parent is None or parent.turns[0].branch > branch:
             return Decision(TurnAt(branch, 0))
-        return Decision(TurnAt(branch, 0), forked=lower[0], known_messages=parent.messages)
+        return Decision(TurnAt(branch, 0), forked=parent.turns[0], known_messages=parent.messages)
+
+
+def _continued(at: TurnAt, parent: Parent) -> Decision:
+    return Decision(TurnAt(at.branch, at.turn + 1), known_messages=parent.messages)

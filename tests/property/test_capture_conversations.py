@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from transformers import PreTrainedTokenizerFast
 
-from psrl.activities.capture.conversation import Node, answered
+from psrl.activities.capture.conversation import answered
 from psrl.activities.capture.layout import Layout
 from psrl.activities.capture.messages import read_messages
 from psrl.activities.capture.render import Template
@@ -23,16 +23,14 @@ REPLY = st.tuples(WORDS, st.booleans(), st.booleans())
 AT_ONCE = st.one_of(REPLY, REPLY, st.none())
 PICK = st.integers(0, 3)
 """Counted from the newest, which is what agents mostly go on with."""
-
-
 Reply = tuple[str, bool, bool]
 
 
 @lru_cache
-def opened(family: str) -> tuple[PreTrainedTokenizerFast, frozenset[int], Template, Layout]:
+def opened(family: str) -> tuple[PreTrainedTokenizerFast, Template, Layout]:
     tokenizer = chat_tokenizer(FAMILIES[family])
     stops = frozenset(tokenizer.convert_tokens_to_ids(list(FAMILIES[family].stops)))
-    return tokenizer, stops, Template.open(tokenizer, stops), Layout.learn(tokenizer, stops, {})
+    return tokenizer, Template.open(tokenizer, stops), Layout.learn(tokenizer, stops, {})
 
 
 def said(role: str, text: str) -> Message:
@@ -46,13 +44,11 @@ class AgentMachine(RuleBasedStateMachine):
         family=st.sampled_from(["qwen2.5", "llama3"]), first=st.integers(0, 3), step=st.integers(1, 4), text=WORDS
     )
     def begin(self, family: str, first: int, step: int, text: str) -> None:
-        self.tokenizer, self.stops, template, self.layout = opened(family)
+        self.tokenizer, template, self.layout = opened(family)
         self.branches = Branches(first, step)
         self.session = CapturedSession(template, self.branches)
         self.histories: list[list[Message]] = [[said("system", text)]]
         self.in_flight: list[TurnAt] = []
-
-    # --- what an agent does ------------------------------------------------------------------------------------------
 
     # --- what an agent does ------------------------------------------------------------------------------------------
 
@@ -133,15 +129,13 @@ class AgentMachine(RuleBasedStateMachine):
 
     def _ask(self, messages: list[Message], reply: Reply | None) -> None:
         """The engine reads what the template would have written, though nothing that was sampled is rendered."""
-        known = {played.node for played in self.session.turns.values()}
-        repeated = [prefix.node for prefix in answered(messages, None, None) if prefix.node in known]
+        repeated = self._who_said_most_of(messages)
         at = self.session.ask(messages)
         self.in_flight.append(at)
         prompt = self.session.turns[at].prompt
         wanted = self.layout.text(read_messages(messages), None, None)
         assert _without_spaces(self.tokenizer.decode(list(prompt))) == _without_spaces(wanted)
-        begun = {prompt[: len(context)] == context for context in map(self.session.context, self._who_said(repeated))}
-        assert True in begun or not repeated
+        assert not repeated or any(prompt[: len(context)] == context for context in repeated)
         if reply is not None:
             self._answer(at, reply)
 
@@ -153,9 +147,13 @@ class AgentMachine(RuleBasedStateMachine):
         content: Any = text if exact else [{"type": "text", "text": f" {text} "}]
         self.histories.append([*history[:-1], said("assistant", content)])
 
-    def _who_said(self, nodes: list[Node]) -> list[TurnAt]:
-        """The turns that said the longest known beginning of a conversation, which `nodes` names first."""
-        return [at for at, played in self.session.turns.items() if nodes and played.node == nodes[0]]
+    def _who_said_most_of(self, messages: list[Message]) -> list[tuple[int, ...]]:
+        """The contexts of the turns that said the longest known beginning of a conversation."""
+        for prefix in answered(messages, None, None):
+            said_it = [at for at, played in self.session.turns.items() if played.node == prefix.node]
+            if said_it:
+                return [self.session.context(at) for at in said_it]
+        return []
 
 
 def _without_spaces(text: str) -> str:

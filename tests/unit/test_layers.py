@@ -9,7 +9,14 @@ HEAVY = ("torch", "vllm", "sqlalchemy", "fastapi", "transformers", "numpy")
 
 
 @pytest.mark.parametrize(
-    "module", ["psrl.workflows.run.training_run", "psrl.activities.signatures", "psrl.schemas.stack"]
+    "module",
+    [
+        "psrl.workflows.run.training_run",
+        "psrl.activities.signatures",
+        "psrl.schemas.stack",
+        "psrl.activities.capture.message",
+        "psrl.activities.capture.render",
+    ],
 )
 def test_importing_a_light_part_loads_nothing_heavy(module: str) -> None:
     program = f"import sys, {module}; print([name for name in {HEAVY!r} if name in sys.modules])"

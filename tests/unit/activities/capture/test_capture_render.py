@@ -13,8 +13,22 @@ from psrl.schemas.errors import ConversationRefused, ModelError
 from tests.support.chat_templates import FAMILIES, QWEN25, Family, chat_tokenizer
 
 PIECES = ["bytes", "spaces"]
+ENDS = {
+    "qwen2.5": "<|im_end|>",
+    "qwen3": "<|im_end|>",
+    "llama3": "<|eot_id|>",
+    "gemma": "<end_of_turn>",
+    "mistral": "</s>",
+    "glm": "<|user|>",
+    "deepseek": "<|end_of_sentence|>",
+}
+"""What the policy of a family samples at the end of an answer to a user who goes on."""
 TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
-CALL = {"id": "abcdef123", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "sea"}'}}
+CALL: dict[str, Any] = {
+    "id": "abcdef123",
+    "type": "function",
+    "function": {"name": "look_up", "arguments": '{"word": "sea"}'},
+}
 
 
 def user(text: str) -> dict[str, Any]:
@@ -25,8 +39,8 @@ def assistant(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
-def result(text: str, call: str = "abcdef123") -> dict[str, Any]:
-    return {"role": "tool", "content": text, "tool_call_id": call}
+def result(text: str) -> dict[str, Any]:
+    return {"role": "tool", "content": text, "tool_call_id": CALL["id"]}
 
 
 class Chat:
@@ -60,33 +74,21 @@ def chat(family: str, pieces: str = "bytes") -> Chat:
 
 
 @pytest.mark.parametrize("pieces", PIECES)
-@pytest.mark.parametrize(
-    ("family", "end"),
-    [
-        ("qwen2.5", "<|im_end|>"),
-        ("qwen3", "<|im_end|>"),
-        ("llama3", "<|eot_id|>"),
-        ("gemma", "<end_of_turn>"),
-        ("mistral", "</s>"),
-        ("glm", "<|user|>"),
-        ("deepseek", "<|end_of_sentence|>"),
-    ],
-)
-def test_three_turns_put_together_are_what_the_engine_would_get_of_the_whole(
-    family: str, end: str, pieces: str
-) -> None:
+@pytest.mark.parametrize("family", ENDS)
+def test_three_turns_put_together_are_what_the_engine_would_get_of_the_whole(family: str, pieces: str) -> None:
     """Field report 52, byte for byte: also the line end that Qwen's template writes behind the end of a turn."""
     made = chat(family, pieces)
+    end = made.id(ENDS[family])
     messages: list[Any] = [user("Hello.")]
     ids = made.template.first(messages)
     assert ids == made.whole(messages)
     for text, question in (("To the sea.", "And then?"), ("It becomes rain.", "Where does it go?")):
-        sampled = [*made.ids(text), made.id(end)]
+        sampled = [*made.ids(text), end]
         piece = made.template.appended(sampled, assistant(text), [user(question)])
         ids += [*sampled, *piece]
         messages += [assistant(text), user(question)]
         whole = made.whole(messages)
-        assert whole[-len(piece) - 1 :] == [made.id(end), *piece]
+        assert whole[-len(piece) - 1 :] == [end, *piece]
         # A space before an answer is the policy's own: some templates and tokenizers write one.
         assert made.read(ids).replace(" ", "") == made.read(whole).replace(" ", "")
     if family != "mistral" and pieces == "bytes":
@@ -97,15 +99,12 @@ def test_three_turns_put_together_are_what_the_engine_would_get_of_the_whole(
 @pytest.mark.parametrize("family", ["qwen2.5", "llama3", "mistral", "glm", "deepseek"])
 def test_a_tools_result_is_appended_as_the_whole_has_it(family: str, pieces: str) -> None:
     made = chat(family, pieces)
-    end = made.id("<|observation|>") if family == "glm" else made.template._layout.closing[-1]
+    end = made.id("<|observation|>" if family == "glm" else ENDS[family])
     calls = {"role": "assistant", "content": None, "tool_calls": [CALL]}
     piece = made.template.appended([5, end], calls, [result("salt water")], [TOOL])
-    as_text = family == "deepseek"
-    arguments = CALL["function"]["arguments"] if as_text else {"word": "sea"}  # type: ignore[index]
-    whole_call = {**CALL, "function": {"name": "look_up", "arguments": arguments}}
-    whole = made.whole(
-        [user("Hello."), {"role": "assistant", "content": "", "tool_calls": [whole_call]}, result("salt water")], [TOOL]
-    )
+    written = CALL["function"]["arguments"] if family == "deepseek" else {"word": "sea"}
+    call = {**CALL, "function": {"name": "look_up", "arguments": written}}
+    whole = made.whole([user("Hello."), {**assistant(""), "tool_calls": [call]}, result("salt water")], [TOOL])
     assert "salt water" in made.read(piece)
     assert whole[-len(piece) :] == piece
     assert whole[-len(piece) - 1] == end

@@ -100,4 +100,6 @@ def test_with_fork_every_turn_has_the_history_as_the_template_renders_it() -> No
     session.turn(session.turn([], "Where?", "</think>river"), "And?", "a")
     assert session.branches_and_turns() == [(1, 0), (5, 0)]
     assert "<|im_start|>assistant\nriver<|im_end|>" in session.read(session.turns[TurnAt(5, 0)].prompt)
-    assert sum(session.arrays(1).mask) + sum(session.arrays(5).mask) == len(session.sampled("</think>rivera")) + 1
+    assert sum(session.arrays(1).mask) + sum(session.arrays(5).mask) == len(
+        session.sampled("</think>river") + session.sampled("a")
+    )
