@@ -74,10 +74,6 @@ class ConversationRefused(UserError):
     session lives on."""
 
 
-class TwoTurnsAtOnce(ConversationRefused):
-    """The branch that the caller named has a turn in flight."""
-
-
 class InstanceBusy(UserError):
     """An instance or the trainer already serves another run."""
 

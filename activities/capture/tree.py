@@ -7,40 +7,51 @@ two requests side by side) begins a branch of its own, which holds no copy of wh
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Protocol
 
-from ...schemas.errors import ConversationRefused, TwoTurnsAtOnce
-from .conversation import Node, Prefix
+from ...schemas.errors import ConversationRefused, TurnInFlight
+from ...schemas.messages.rollout import SegmentEnd
+from .conversation import Prefix
 
 
-class TurnAt(NamedTuple):
+@dataclass(frozen=True, order=True)
+class TurnAt:
     """A turn of a session, by its place."""
 
-    branch: int
-    """Index of the trajectory."""
+    index: int
+    """Of the trajectory, which the branch is."""
     turn: int
 
 
-@dataclass(frozen=True)
-class KnownTurn:
-    """A turn that is stored, as far as the decision needs it."""
+class KnownTurn(Protocol):
+    """A turn as the store knows it."""
 
-    at: TurnAt
-    node: Node | None
-    """Null while it is in flight: what it says is not known yet."""
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def turn(self) -> int: ...
+
+    @property
+    def node(self) -> str | None:
+        """Null until its answer has been given to the agent."""
+
+    @property
+    def end(self) -> SegmentEnd | None:
+        """Null while it is in flight."""
 
 
 @dataclass(frozen=True)
 class Branches:
-    """The indices of an episode's branches: `first`, `first + step`, `first + 2 * step` …"""
+    """The indices of an episode's branches: `episode`, `episode + episodes`, `episode + 2 * episodes` …"""
 
-    first: int
-    """Index of the episode."""
-    step: int
-    """Trajectories of the group (N')."""
+    episode: int
+    """The index of the first branch."""
+    episodes: int
+    """Of the group (N')."""
 
     def index(self, number: int) -> int:
-        return self.first + number * self.step
+        return self.episode + number * self.episodes
 
     def unused(self, taken: Iterable[int]) -> int:
         used = set(taken)
@@ -72,12 +83,12 @@ class Tree:
 
     def __init__(self, branches: Branches, turns: Iterable[KnownTurn]) -> None:
         self._branches = branches
-        self._named: dict[Node, list[TurnAt]] = {}
+        self._named: dict[str, list[TurnAt]] = {}
         self._last: dict[int, KnownTurn] = {}
-        for known in sorted(turns, key=lambda known: known.at):
-            self._last[known.at.branch] = known
+        for known in sorted(turns, key=lambda known: (known.index, known.turn)):
+            self._last[known.index] = known
             if known.node is not None:
-                self._named.setdefault(known.node, []).append(known.at)
+                self._named.setdefault(known.node, []).append(_at(known))
 
     def parent(self, prefixes: Sequence[Prefix]) -> Parent | None:
         """`prefixes`: the answered ones of the request, longest first."""
@@ -91,38 +102,42 @@ class Tree:
         if parent is not None:
             for at in parent.turns:
                 # A turn in flight is its branch's last, and so takes its parent's place here.
-                if self._last[at.branch].at == at:
+                if _at(self._last[at.index]) == at:
                     return _continued(at, parent)
         return self._begun(self._branches.unused(self._last), parent)
 
     def place_on(self, number: int, parent: Parent | None) -> Decision:
-        """The caller names the branch, counted from 0 within the session. Raises `TwoTurnsAtOnce`, and
+        """The caller names the branch, counted from 0 within the session. Raises `TurnInFlight`, and
         `ConversationRefused` where the branch is not one that the request continues."""
-        branch = self._branches.index(number)
-        last = self._last.get(branch)
+        index = self._branches.index(number)
+        last = self._last.get(index)
         if last is None:
-            return self._begun(branch, parent)
-        if last.node is None:
-            raise TwoTurnsAtOnce(
-                f"branch {number} has turn {last.at.turn} in flight; allowed: one turn at a time on a branch"
+            return self._begun(index, parent)
+        if last.end is None:
+            raise TurnInFlight(
+                f"branch {number} has turn {last.turn} in flight; allowed: one turn at a time on a branch"
             )
-        if parent is None or last.at not in parent.turns:
+        if parent is None or _at(last) not in parent.turns:
             raise ConversationRefused(
-                f"branch {number} ends with turn {last.at.turn}, which the messages do not repeat; allowed: messages "
+                f"branch {number} ends with turn {last.turn}, which the messages do not repeat; allowed: messages "
                 "that continue it, a number not used yet, or no number at all"
             )
-        return _continued(last.at, parent)
+        return _continued(_at(last), parent)
 
     def place_apart(self) -> Decision:
         """A branch for this turn alone, for templates that render earlier turns anew each time."""
         return self._begun(self._branches.unused(self._last), None)
 
-    def _begun(self, branch: int, parent: Parent | None) -> Decision:
+    def _begun(self, index: int, parent: Parent | None) -> Decision:
         # A branch may rest on lower ones only (`docs/decisions/sessions.md`): else it says everything itself.
-        if parent is None or parent.turns[0].branch > branch:
-            return Decision(TurnAt(branch, 0))
-        return Decision(TurnAt(branch, 0), forked=parent.turns[0], known_messages=parent.messages)
+        if parent is None or parent.turns[0].index > index:
+            return Decision(TurnAt(index, 0))
+        return Decision(TurnAt(index, 0), forked=parent.turns[0], known_messages=parent.messages)
+
+
+def _at(known: KnownTurn) -> TurnAt:
+    return TurnAt(known.index, known.turn)
 
 
 def _continued(at: TurnAt, parent: Parent) -> Decision:
-    return Decision(TurnAt(at.branch, at.turn + 1), known_messages=parent.messages)
+    return Decision(TurnAt(at.index, at.turn + 1), known_messages=parent.messages)

@@ -41,11 +41,11 @@ class AgentMachine(RuleBasedStateMachine):
     """`histories`: every conversation that the agent has an answer to."""
 
     @initialize(
-        family=st.sampled_from(["qwen2.5", "llama3"]), first=st.integers(0, 3), step=st.integers(1, 4), text=WORDS
+        family=st.sampled_from(["qwen2.5", "llama3"]), episode=st.integers(0, 3), more=st.integers(1, 4), text=WORDS
     )
-    def begin(self, family: str, first: int, step: int, text: str) -> None:
+    def begin(self, family: str, episode: int, more: int, text: str) -> None:
         self.tokenizer, template, self.layout = opened(family)
-        self.branches = Branches(first, step)
+        self.branches = Branches(episode, episode + more)
         self.session = CapturedSession(template, self.branches)
         self.histories: list[list[Message]] = [[said("system", text)]]
         self.in_flight: list[TurnAt] = []
@@ -100,29 +100,29 @@ class AgentMachine(RuleBasedStateMachine):
             whole = self.session.context(at)
             assert whole == played.prompt + played.sampled
             if at.turn:
-                before = self.session.turns[TurnAt(at.branch, at.turn - 1)]
+                before = self.session.turns[TurnAt(at.index, at.turn - 1)]
                 grown = before.prompt + before.sampled
                 assert played.prompt[: len(grown)] == grown
 
     @invariant()
     def no_sampled_token_is_trained_on_twice(self) -> None:
-        ended = {at.branch for at in self.session.turns} - {at.branch for at in self.in_flight}
+        ended = {at.index for at in self.session.turns} - {at.index for at in self.in_flight}
         for branch in ended:
             arrays = self.session.arrays(branch)
-            own = [played for at, played in sorted(self.session.turns.items()) if at.branch == branch]
+            own = [played for at, played in sorted(self.session.turns.items()) if at.index == branch]
             trained = [token for token, bit in zip(arrays.response_ids, arrays.mask, strict=True) if bit]
             assert trained == [token for played in own for token in played.sampled]
             assert arrays.turns == len(own)
 
     @invariant()
     def branches_are_numbered_in_order_and_rest_on_lower_ones(self) -> None:
-        indices = sorted({at.branch for at in self.session.turns})
+        indices = sorted({at.index for at in self.session.turns})
         assert indices == [self.branches.index(number) for number in range(len(indices))]
-        assert len({at.branch for at in self.in_flight}) == len(self.in_flight)
+        assert len({at.index for at in self.in_flight}) == len(self.in_flight)
         for at, played in self.session.turns.items():
             if played.forked is not None:
                 assert at.turn == 0
-                assert played.forked.branch < at.branch
+                assert played.forked.index < at.index
 
     def _history(self, pick: int) -> list[Message]:
         return self.histories[-1 - pick % len(self.histories)]

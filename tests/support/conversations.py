@@ -7,7 +7,9 @@ from typing import Any
 from psrl.activities.capture.arrays import TrainingArrays, TurnRecord, build_training_arrays
 from psrl.activities.capture.conversation import Node, after, answered, opening
 from psrl.activities.capture.render import Template
-from psrl.activities.capture.tree import Branches, KnownTurn, Tree, TurnAt
+from psrl.activities.capture.tree import Branches, Tree, TurnAt
+from psrl.activities.sessions.turns import KnownTurn
+from psrl.schemas.messages.rollout import SegmentEnd
 
 Message = Mapping[str, Any]
 
@@ -26,6 +28,10 @@ class PlayedTurn:
     node: Node | None = None
     sampled: tuple[int, ...] = ()
 
+    @property
+    def end(self) -> SegmentEnd | None:
+        return None if self.node is None else SegmentEnd.STOP
+
 
 @dataclass
 class CapturedSession:
@@ -36,14 +42,16 @@ class CapturedSession:
 
     def ask(self, messages: Sequence[Message], branch: int | None = None) -> TurnAt:
         """Begins a turn; the prompt is in `turns`."""
-        tree = Tree(self.branches, [KnownTurn(at, played.node) for at, played in self.turns.items()])
+        tree = Tree(
+            self.branches, [KnownTurn(at.index, at.turn, played.node, played.end) for at, played in self.turns.items()]
+        )
         parent = tree.parent(answered(messages, self.tools, None))
         apart = self.template.plays_apart()
         decision = (
             tree.place_apart() if apart else tree.place(parent) if branch is None else tree.place_on(branch, parent)
         )
         at, known = decision.at, decision.known_messages
-        before = decision.forked or (TurnAt(at.branch, at.turn - 1) if at.turn else None)
+        before = decision.forked or (TurnAt(at.index, at.turn - 1) if at.turn else None)
         if before is None:
             environment = self.template.first(messages, self.tools)
         else:
@@ -67,7 +75,7 @@ class CapturedSession:
 
     def context(self, at: TurnAt) -> tuple[int, ...]:
         """The segments up to a turn's end, put together from those that each branch holds."""
-        own = [self.turns[TurnAt(at.branch, turn)] for turn in range(at.turn + 1)]
+        own = [self.turns[TurnAt(at.index, turn)] for turn in range(at.turn + 1)]
         forked = own[0].forked
         tokens = self.context(forked) if forked else ()
         for played in own:
@@ -76,7 +84,7 @@ class CapturedSession:
 
     def arrays(self, branch: int) -> TrainingArrays:
         """What is trained on of a branch whose turns have all ended. Log-probs are made of the ids."""
-        own = {at: played for at, played in sorted(self.turns.items()) if at.branch == branch}
+        own = {at: played for at, played in sorted(self.turns.items()) if at.index == branch}
         records = [
             TurnRecord(len(played.prompt), played.sampled, [-float(token) for token in played.sampled])
             for played in own.values()

@@ -15,7 +15,7 @@ class Session(CapturedSession):
     def __init__(self, family: Family, thinking: ThinkingTemplate = ThinkingTemplate.KEEP) -> None:
         self.tokenizer = chat_tokenizer(family)
         self.end = int(self.tokenizer.convert_tokens_to_ids("<|im_end|>"))
-        super().__init__(Template.open(self.tokenizer, [self.end], thinking), Branches(first=1, step=4))
+        super().__init__(Template.open(self.tokenizer, [self.end], thinking), Branches(episode=1, episodes=4))
 
     def sampled(self, text: str) -> list[int]:
         return [*(int(self.tokenizer.convert_tokens_to_ids(piece)) for piece in _pieces(text)), self.end]
@@ -25,7 +25,7 @@ class Session(CapturedSession):
         return self.answer(at, self.sampled(text), {"role": "assistant", "content": text})
 
     def branches_and_turns(self) -> list[tuple[int, int]]:
-        return sorted(self.turns)
+        return sorted((at.index, at.turn) for at in self.turns)
 
     def read(self, ids: Any) -> str:
         return str(self.tokenizer.decode(list(ids)))

@@ -3,14 +3,17 @@
 import pytest
 
 from psrl.activities.capture.conversation import Node, Prefix
-from psrl.activities.capture.tree import Branches, Decision, KnownTurn, Tree, TurnAt
-from psrl.schemas.errors import ConversationRefused, TwoTurnsAtOnce
+from psrl.activities.capture.tree import Branches, Decision, Tree, TurnAt
+from psrl.activities.sessions.turns import KnownTurn
+from psrl.schemas.errors import ConversationRefused, TurnInFlight
+from psrl.schemas.messages.rollout import SegmentEnd
 
-BRANCHES = Branches(first=2, step=8)
+BRANCHES = Branches(episode=2, episodes=8)
 
 
-def known(branch: int, turn: int, node: str | None) -> KnownTurn:
-    return KnownTurn(TurnAt(branch, turn), None if node is None else Node(node))
+def known(index: int, turn: int, node: str | None) -> KnownTurn:
+    """In flight without a node."""
+    return KnownTurn(index, turn, node, None if node is None else SegmentEnd.STOP)
 
 
 def place(turns: list[KnownTurn], *nodes: str) -> Decision:
@@ -86,8 +89,17 @@ def test_a_new_branch_rests_on_no_higher_one() -> None:
 
 
 def test_a_named_branch_with_a_turn_in_flight_takes_no_other() -> None:
-    with pytest.raises(TwoTurnsAtOnce, match="branch 1 has turn 1 in flight"):
+    with pytest.raises(TurnInFlight, match="branch 1 has turn 1 in flight"):
         place_on(1, [known(10, 0, "a"), known(10, 1, None)], "a")
+
+
+def test_a_turn_whose_answer_never_reached_the_agent_is_not_in_flight() -> None:
+    """Its gateway died when the engine had ended."""
+    unnamed = KnownTurn(2, 1, None, SegmentEnd.STOP)
+    fork = Decision(TurnAt(10, 0), forked=TurnAt(2, 0), known_messages=2)
+    assert place([known(2, 0, "a"), unnamed], "a") == fork
+    with pytest.raises(ConversationRefused, match="branch 0 ends with turn 1, which the messages do not repeat"):
+        place_on(0, [known(2, 0, "a"), unnamed], "a")
 
 
 @pytest.mark.parametrize("nodes", [(), ("a",), ("else",)])
