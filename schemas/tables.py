@@ -82,6 +82,8 @@ class Run(Base):
     reason: Mapped[str] = mapped_column(default="", server_default="")
     refused_results: Mapped[int] = mapped_column(default=0, server_default="0")
     """Late rows and results of abandoned attempts that fencing refused."""
+    token: Mapped[str | None] = mapped_column(unique=True)
+    """Opens sessions of this run at the gateway, and all that it has; null until somebody asked for it."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     finished_at: Mapped[datetime | None]
 
@@ -160,6 +162,7 @@ class Session(Base):
         CheckConstraint(_one_of("status", SessionStatus), name="status_known"),
         CheckConstraint("episode >= 0 AND episode < episodes", name="episode_of_the_group"),
         Index(None, "run_id", "group_id", "episode", unique=True),
+        Index(None, "token_digest"),
     )
 
 

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from ...schemas.errors import InvariantViolated
 from ...schemas.ids import GroupId, RunId, SessionId, session_id
+from ...schemas.messages.data import Purpose
 from ...schemas.messages.sessions import SessionRecord
 from ...schemas.status import SessionStatus
 from ...schemas.tables import Group, Session, Trajectory
@@ -35,6 +36,7 @@ class StoredSession:
     group_id: GroupId
     episode: int
     episodes: int
+    purpose: Purpose
     version_tag: int
     token_digest: bytes
     labels: dict[str, Any]
@@ -70,7 +72,7 @@ async def open_session(store: AsyncEngine, new: NewSession) -> SessionId:
 async def find_session(store: AsyncEngine, run_id: RunId, name: SessionId) -> StoredSession | None:
     of_row = (Session.group_id, Session.episode, Session.episodes, Session.labels, Session.status, Session.reason)
     of_group = (Group.run_id == Session.run_id) & (Group.group_id == Session.group_id)
-    query = select(*of_row, Session.token_digest, Group.version_tag).join(Group, of_group)
+    query = select(*of_row, Session.token_digest, Group.version_tag, Group.purpose).join(Group, of_group)
     query = query.where(Session.run_id == run_id, Session.session_id == name)
     async with store.connect() as connection:
         found = (await connection.execute(query)).one_or_none()
@@ -82,6 +84,7 @@ async def find_session(store: AsyncEngine, run_id: RunId, name: SessionId) -> St
         group_id=GroupId(found.group_id),
         episode=found.episode,
         episodes=found.episodes,
+        purpose=Purpose(found.purpose),
         version_tag=found.version_tag,
         token_digest=found.token_digest,
         labels=found.labels,

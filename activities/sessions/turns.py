@@ -6,8 +6,9 @@ time; a branch is made with its first turn; nothing is copied from the branch th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -22,6 +23,20 @@ from .sessions import StoredSession
 UNOWNED = 0
 """Fence of rows that no generate call wrote."""
 
+PROMPT_TOKENS = text(
+    f"""
+    WITH RECURSIVE path (index, turn) AS (
+        SELECT CAST(:index AS integer), CAST(:turn AS integer)
+        UNION ALL
+        SELECT t.forked_index, t.forked_turn FROM path JOIN trajectories t ON t.index = path.index
+        WHERE t.run_id = :run AND t.group_id = :group AND t.forked_index IS NOT NULL
+    )
+    SELECT sum(s.tokens) FROM path JOIN segments s ON s.index = path.index AND s.turn <= path.turn
+    WHERE s.run_id = :run AND s.group_id = :group
+      AND (s.kind = '{SegmentKind.ENVIRONMENT}' OR s.index <> :index OR s.turn < :turn)
+    """
+)
+
 
 @dataclass(frozen=True, slots=True)
 class KnownTurn:
@@ -32,6 +47,8 @@ class KnownTurn:
     node: str | None
     end: SegmentEnd | None
     """None: in flight, or given up by who asked for it."""
+    key: str | None = None
+    """Of the request that asked for it; None: given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +86,22 @@ class Sampled:
     instance: InstanceId
     """That sampled the last."""
     end: SegmentEnd
+    ended_at: datetime
 
 
 async def known_turns(store: AsyncEngine, session: StoredSession) -> list[KnownTurn]:
     """Of all branches, in order of (index, turn)."""
     query = (
-        select(Turn.index, Turn.turn, Turn.node, Turn.end)
+        select(Turn.index, Turn.turn, Turn.key, Turn.node, Turn.end)
         .where(Turn.run_id == session.run_id, Turn.group_id == session.group_id)
         .where(Turn.index % session.episodes == session.episode)
         .order_by(Turn.index, Turn.turn)
     )
     async with store.connect() as connection:
         found = await connection.execute(query)
-        return [KnownTurn(index, turn, node, _end(end)) for index, turn, node, end in found]
+        return [
+            KnownTurn(index, turn, node, _end(end), _asked_key(session, key)) for index, turn, key, node, end in found
+        ]
 
 
 async def place_turn(
@@ -121,8 +141,9 @@ async def place_turn(
 async def sampled(store: AsyncEngine, session: StoredSession, index: int, turn: int) -> Sampled:
     """Raises `InvariantViolated` while the turn has not ended."""
     of_turn = (Segment.run_id == session.run_id, Segment.group_id == session.group_id, Segment.index == index)
+    what = (Segment.tokens, Segment.token_ids, Segment.logprobs, Segment.version, Segment.instance)
     query = (
-        select(Segment.tokens, Segment.token_ids, Segment.logprobs, Segment.version, Segment.instance, Segment.end)
+        select(*what, Segment.end, Segment.finished_at)
         .where(*of_turn, Segment.turn == turn, Segment.kind == SegmentKind.SAMPLED.value)
         .order_by(Segment.seq)
     )
@@ -136,7 +157,15 @@ async def sampled(store: AsyncEngine, session: StoredSession, index: int, turn: 
         versions=[segment.version for segment in segments for _ in range(segment.tokens)],
         instance=InstanceId(segments[-1].instance),
         end=SegmentEnd(segments[-1].end),
+        ended_at=segments[-1].finished_at,
     )
+
+
+async def prompt_tokens(store: AsyncEngine, session: StoredSession, index: int, turn: int) -> int:
+    """How many tokens come before what a turn samples, those of the branches that its own has left included."""
+    of_turn = {"run": session.run_id, "group": session.group_id, "index": index, "turn": turn}
+    async with store.connect() as connection:
+        return int(await connection.scalar(PROMPT_TOKENS, of_turn) or 0)
 
 
 async def name_turn(store: AsyncEngine, session: StoredSession, index: int, turn: int, node: str) -> None:
@@ -144,6 +173,16 @@ async def name_turn(store: AsyncEngine, session: StoredSession, index: int, turn
     this = (Turn.run_id == session.run_id, Turn.group_id == session.group_id, Turn.index == index, Turn.turn == turn)
     async with store.begin() as connection:
         await connection.execute(update(Turn).where(*this).values(node=node))
+
+
+async def give_up_turn(store: AsyncEngine, session: StoredSession, key: str) -> None:
+    """Take its key from a turn that failed for good: who asks again gets another one. It stays its branch's last, so
+    that nothing follows it there."""
+    of_group = (Turn.run_id == session.run_id, Turn.group_id == session.group_id)
+    async with store.begin() as connection:
+        await connection.execute(
+            update(Turn).where(*of_group, Turn.key == _key(session, key), Turn.end.is_(None)).values(key=None)
+        )
 
 
 async def _lock(connection: AsyncConnection, session: StoredSession) -> None:
@@ -186,6 +225,10 @@ async def _reopen(connection: AsyncConnection, session: StoredSession, index: in
 def _key(session: StoredSession, key: str) -> str:
     """Agents choose their keys; two sessions of a group may choose the same."""
     return f"{session.session_id}:{key}"
+
+
+def _asked_key(session: StoredSession, key: str | None) -> str | None:
+    return None if key is None else key.removeprefix(_key(session, ""))
 
 
 def _end(value: str | None) -> SegmentEnd | None:

@@ -14,6 +14,8 @@ class Purpose(StrEnum):
     """Trained on."""
     VALIDATION = "validation"
     """Measured only."""
+    OUTSIDE = "outside"
+    """A session that somebody opened at the gateway: played and recorded, for no batch."""
 
 
 class AdmitRequest(Message):

@@ -5,19 +5,25 @@ import asyncio
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from psrl.activities.sessions.access import Caller, caller_of, run_token
+from psrl.activities.sessions.outside import open_outside
 from psrl.activities.sessions.sessions import NewSession, StoredSession, find_session, open_session, store_session
 from psrl.activities.sessions.turns import (
     Fork,
     KnownTurn,
     NewTurn,
     PlacedTurn,
+    give_up_turn,
     known_turns,
     name_turn,
     place_turn,
+    prompt_tokens,
     sampled,
 )
-from psrl.schemas.errors import InvariantViolated, TurnInFlight
-from psrl.schemas.ids import GroupId, SessionId
+from psrl.activities.sessions.view import OpenSession, branches_of, open_sessions
+from psrl.schemas.errors import InvariantViolated, RunUnknown, TurnInFlight
+from psrl.schemas.ids import GroupId, RunId, SessionId
+from psrl.schemas.messages.data import Purpose
 from psrl.schemas.messages.rollout import SegmentEnd, TurnResult
 from psrl.schemas.messages.sessions import SessionRecord
 from psrl.schemas.status import SessionStatus
@@ -86,7 +92,7 @@ async def test_the_same_request_is_the_same_turn_whoever_asks_at_the_same_time(
 ) -> None:
     asked = [place_turn(store, session, "k", NewTurn(1), [1, 2, 3]) for _ in range(5)]
     assert await asyncio.gather(*asked) == [PlacedTurn(1, 0, None)] * 5
-    assert await known_turns(store, session) == [KnownTurn(1, 0, None, None)]
+    assert await known_turns(store, session) == [KnownTurn(1, 0, None, None, "k")]
 
 
 async def test_a_branch_has_one_turn_in_flight(store: AsyncEngine, session: StoredSession) -> None:
@@ -128,7 +134,7 @@ async def test_the_engine_is_given_what_was_said_and_sampled_token_by_token(
         SegmentEnd.LENGTH,
         3,
     )
-    ended = [KnownTurn(1, turn, None, SegmentEnd.LENGTH) for turn in (0, 1)]
+    ended = [KnownTurn(1, turn, None, SegmentEnd.LENGTH, key) for turn, key in enumerate("ab")]
     assert await known_turns(store, session) == ended
     trajectory = await stored_trajectory(store, 1)
     assert (trajectory.status, trajectory.tokens) == ("finished", 6)
@@ -146,6 +152,13 @@ async def test_a_branch_begins_with_the_tokens_of_the_one_it_left_up_to_there(
     three = (await sampled(store, session, 3, 0)).token_ids
     contexts = [list(request.prompt_ids) for request in bench.engine.requests]
     assert contexts[2:] == [[1, *one, 7], [1, *one, 7, *three, 8]]
+    places = ((1, 0), (1, 1), (3, 0), (5, 0))
+    counted = [await prompt_tokens(store, session, *place) for place in places]
+    assert counted == [len(context) for context in contexts]
+    views = await branches_of(store, session)
+    assert [(view.index, view.forked) for view in views] == [(1, None), (3, (1, 0)), (5, (3, 0))]
+    assert [view.token_ids[: view.turns[-1].prompt_tokens] for view in views] == contexts[1:]
+    assert views[1].turns[0].token_ids == three
     assert (await stored_trajectory(store, 3)).tokens == 3
 
 
@@ -167,5 +180,59 @@ async def test_a_turn_gets_its_name_when_it_was_answered(
         await sampled(store, session, 1, 0)
     await play(bench, 1, 0, 1)
     await name_turn(store, session, 1, 0, "node")
-    assert await known_turns(store, session) == [KnownTurn(1, 0, "node", SegmentEnd.LENGTH)]
+    assert await known_turns(store, session) == [KnownTurn(1, 0, "node", SegmentEnd.LENGTH, "a")]
     assert await place_turn(store, session, "a", NewTurn(1), [1]) == PlacedTurn(1, 0, SegmentEnd.LENGTH)
+
+
+async def test_a_turn_that_is_given_up_leaves_its_key_to_another_and_its_branch_to_none(
+    store: AsyncEngine, session: StoredSession
+) -> None:
+    await place_turn(store, session, "a", NewTurn(1), [1])
+    await give_up_turn(store, session, "a")
+    assert await known_turns(store, session) == [KnownTurn(1, 0, None, None)]
+    assert await place_turn(store, session, "a", NewTurn(3), [1]) == PlacedTurn(3, 0, None)
+    with pytest.raises(TurnInFlight):
+        await place_turn(store, session, "b", NewTurn(1), [1])
+
+
+async def test_a_turn_that_has_ended_is_not_given_up(bench: Bench, store: AsyncEngine, session: StoredSession) -> None:
+    await place_turn(store, session, "a", NewTurn(1), [1])
+    await play(bench, 1, 0, 1)
+    await give_up_turn(store, session, "a")
+    assert [turn.key for turn in await known_turns(store, session)] == ["a"]
+
+
+async def test_a_token_opens_one_session_or_all_of_a_run(store: AsyncEngine, session: StoredSession) -> None:
+    token = await run_token(store, RUN)
+    assert await run_token(store, RUN) == token
+    assert await caller_of(store, token) == Caller(RUN, None)
+    assert await caller_of(store, "secret") == Caller(RUN, NAME)
+    assert await caller_of(store, "stranger") is None
+    assert await caller_of(store, "") is None
+    with pytest.raises(RunUnknown):
+        await run_token(store, RunId("none"))
+
+
+async def test_a_session_from_outside_has_a_group_of_its_own_for_no_batch(
+    store: AsyncEngine, session: StoredSession
+) -> None:
+    new = NewSession(RUN, GroupId("outside-1"), 0, 1, "t", {})
+    name = await open_outside(store, new, version_tag=3)
+    assert await open_outside(store, new, version_tag=4) == name == "outside-1-t00"
+    found = await find_session(store, RUN, name)
+    assert found is not None
+    assert (found.purpose, found.version_tag, session.purpose) == (Purpose.OUTSIDE, 3, Purpose.TRAIN)
+
+
+async def test_open_sessions_are_listed_with_what_they_do(
+    bench: Bench, store: AsyncEngine, session: StoredSession
+) -> None:
+    idle = OpenSession(NAME, "running", 0, 0, None)
+    assert await open_sessions(store, RUN) == [idle]
+    await place_turn(store, session, "a", NewTurn(1), [1, 2])
+    await play(bench, 1, 0, 1)
+    await place_turn(store, session, "b", NewTurn(1), [3])
+    assert await open_sessions(store, RUN) == [OpenSession(NAME, "running", 1, 6, "rollout-0")]
+    closed = SessionRecord(run_id=RUN, session_id=NAME, group_id=GROUP, status=SessionStatus.CLOSED)
+    await store_session(store, closed)
+    assert await open_sessions(store, RUN) == []
