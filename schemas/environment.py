@@ -9,6 +9,7 @@ TEMPORAL_NAMESPACE = "PSRL_TEMPORAL_NAMESPACE"
 TEMPORAL_UI = "PSRL_TEMPORAL_UI"
 POSTGRES_URL = "PSRL_POSTGRES_URL"
 COORDINATOR_ADDRESS = "PSRL_COORDINATOR_ADDRESS"
+GATEWAY_ADDRESS = "PSRL_GATEWAY_ADDRESS"
 INSTANCES = "PSRL_INSTANCES"
 WEIGHTS_DIR = "PSRL_WEIGHTS_DIR"
 CHECKPOINTS_DIR = "PSRL_CHECKPOINTS_DIR"
@@ -36,6 +37,9 @@ STACK = (
     Variable(TEMPORAL_UI, "not known", "Address of its web UI, for links."),
     Variable(POSTGRES_URL, "required", "The store, `postgresql://USER:PASSWORD@HOST:PORT/DB`."),
     Variable(COORDINATOR_ADDRESS, "required", "The coordinator, `HOST:PORT`; it listens there itself."),
+    Variable(
+        GATEWAY_ADDRESS, "no sessions", "The gateway, `HOST:PORT`; it listens there itself, copies with `--listen`."
+    ),
     Variable(INSTANCES, "required", "How many rollout instances there are: `rollout-0` and so on."),
     Variable(WEIGHTS_DIR, "`weights` in the home", "Where the `file` transport keeps versions; every process sees it."),
     Variable(CHECKPOINTS_DIR, "`checkpoints` in the home", "Where the trainer keeps checkpoints."),

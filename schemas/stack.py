@@ -23,6 +23,7 @@ FORMS = {
     env.POSTGRES_URL: (r"postgres(ql)?(\+psycopg)?://\S+", "postgresql://USER:PASSWORD@HOST:PORT/DB"),
     env.COORDINATOR_ADDRESS: (r"\S+:\d+", "HOST:PORT"),
     env.INSTANCES: (r"\d{1,4}", "a number, 0 or more"),
+    env.GATEWAY_ADDRESS: (r"(\S+:\d+)?", "HOST:PORT"),
 }
 
 
@@ -40,6 +41,8 @@ class Stack(BaseModel):
     postgres_url: str
     """SQLAlchemy URL, `postgresql+psycopg://…`."""
     coordinator_address: str
+    gateway_address: str = ""
+    """Where agents find their sessions; empty: there is no gateway."""
     weights_dir: Path
     """Where the `file` transport keeps versions."""
     checkpoints_dir: Path
@@ -63,7 +66,7 @@ class Stack(BaseModel):
                 f"Without any of {', '.join(ADDRESSES)} it is read from {STACK_FILE}"
             )
         for name, (form, allowed) in FORMS.items():
-            if not re.fullmatch(form, values[name]):
+            if not re.fullmatch(form, values.get(name, "")):
                 shown = "its value" if name == env.POSTGRES_URL else repr(values[name])  # it holds a password
                 raise UserError(f"{name}: {shown} is not allowed; allowed: {allowed}")
         home = stack_home(values)
@@ -74,6 +77,7 @@ class Stack(BaseModel):
             temporal_ui=values.get(env.TEMPORAL_UI, ""),
             postgres_url=f"postgresql+psycopg://{values[env.POSTGRES_URL].partition('://')[2]}",
             coordinator_address=values[env.COORDINATOR_ADDRESS],
+            gateway_address=values.get(env.GATEWAY_ADDRESS, ""),
             weights_dir=Path(values.get(env.WEIGHTS_DIR) or home / "weights"),
             checkpoints_dir=Path(values.get(env.CHECKPOINTS_DIR) or home / "checkpoints"),
             instances=tuple(instance_id(number) for number in range(int(values[env.INSTANCES]))),

@@ -6,6 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from ..errors import nearest
+from .agentic import AgenticSection
 from .base import Section
 
 GROUP_TIMEOUT_MAX_S = 5 * 3600
@@ -138,6 +139,7 @@ class PsrlSection(Section):
     deployment: Deployment = Deployment()
     rollout_coordination: RolloutCoordination = RolloutCoordination()
     group_post_process: GroupPostProcess = GroupPostProcess()
+    agentic_rl: AgenticSection = AgenticSection()
 
     @property
     def offered_groups(self) -> int:

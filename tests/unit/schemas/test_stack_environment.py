@@ -24,7 +24,12 @@ GIVEN = {
 
 
 def test_the_environment_describes_a_whole_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    more = {"PSRL_TEMPORAL_NAMESPACE": "rl", "PSRL_WEIGHTS_DIR": "/shared/w", "PSRL_TEMPORAL_ID": "abc"}
+    more = {
+        "PSRL_GATEWAY_ADDRESS": "gateway:7001",
+        "PSRL_TEMPORAL_NAMESPACE": "rl",
+        "PSRL_WEIGHTS_DIR": "/shared/w",
+        "PSRL_TEMPORAL_ID": "abc",
+    }
     for name, value in (GIVEN | more).items():
         monkeypatch.setenv(name, value)
     stack = load_stack(Path("/nowhere"))
@@ -34,6 +39,7 @@ def test_the_environment_describes_a_whole_stack(monkeypatch: pytest.MonkeyPatch
         namespace="rl",
         postgres_url="postgresql+psycopg://u:secret@db/psrl",
         coordinator_address="coordinator:7000",
+        gateway_address="gateway:7001",
         weights_dir=Path("/shared/w"),
         checkpoints_dir=Path("/srv/psrl/checkpoints"),
         instances=("rollout-0", "rollout-1"),
