@@ -13,9 +13,12 @@ from temporalio.client import (
     QueryWorkflowInput,
     SignalWorkflowInput,
     StartWorkflowInput,
+    StartWorkflowUpdateInput,
+    StartWorkflowUpdateWithStartInput,
     TerminateWorkflowInput,
     WorkflowExecutionDescription,
     WorkflowHandle,
+    WorkflowUpdateHandle,
 )
 from temporalio.client import Interceptor as ClientInterceptor
 from temporalio.service import RPCError, RPCStatusCode
@@ -91,6 +94,16 @@ class _Calls(OutboundInterceptor):
     async def signal_workflow(self, input: SignalWorkflowInput) -> None:
         await self._ours()
         await super().signal_workflow(input)
+
+    async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> WorkflowUpdateHandle[Any]:
+        await self._ours()
+        return await super().start_workflow_update(input)
+
+    async def start_update_with_start_workflow(
+        self, input: StartWorkflowUpdateWithStartInput
+    ) -> WorkflowUpdateHandle[Any]:
+        await self._ours()
+        return await super().start_update_with_start_workflow(input)
 
     async def terminate_workflow(self, input: TerminateWorkflowInput) -> None:
         await self._ours()
