@@ -5,8 +5,9 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, null, select, union_all, update
+from sqlalchemy import Engine, func, null, select, union_all, update
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from ...schemas.errors import RunUnknown
 from ...schemas.ids import RunId, SessionId
@@ -31,12 +32,25 @@ def new_token() -> str:
 
 async def run_token(store: AsyncEngine, run_id: RunId) -> str:
     """The token of the run, made when it is asked for first. Raises `RunUnknown`."""
-    this = update(Run).where(Run.run_id == run_id)
     async with store.begin() as connection:
-        token = await connection.scalar(this.values(token=func.coalesce(Run.token, new_token())).returning(Run.token))
-    if token is None:
+        return _token(run_id, await connection.scalar(_kept_token(run_id)))
+
+
+def run_token_now(store: Engine, run_id: RunId) -> str:
+    """The same for commands."""
+    with store.begin() as connection:
+        return _token(run_id, connection.scalar(_kept_token(run_id)))
+
+
+def _kept_token(run_id: RunId) -> ReturningUpdate[Any]:
+    kept = func.coalesce(Run.token, new_token())
+    return update(Run).where(Run.run_id == run_id).values(token=kept).returning(Run.token)
+
+
+def _token(run_id: RunId, found: str | None) -> str:
+    if found is None:
         raise RunUnknown(f"run {run_id!r} is not in the store; `psrl status` lists the runs that are")
-    return str(token)
+    return found
 
 
 async def caller_of(store: AsyncEngine, token: str) -> Caller | None:
