@@ -1,4 +1,4 @@
-"""The local stack for real: PostgreSQL, Temporal and the coordinator under the supervisor."""
+"""The local stack for real: PostgreSQL, Temporal, the coordinator and the gateway under the supervisor."""
 
 import asyncio
 import os
@@ -67,13 +67,21 @@ def wait_until(true: Callable[[], bool], timeout_s: float = 60) -> None:
 
 
 def test_up_starts_the_parts_and_down_leaves_nothing(home: Path) -> None:
-    started = psrl(home, "up", "--parts", ",".join(PARTS))
+    parts = (*PARTS, "gateway")
+    started = psrl(home, "up", "--parts", ",".join(parts))
     assert started.returncode == 0, started.stderr
-    for line in ("postgres ready at", "temporal ready at", "web UI http://", "coordinator ready at"):
+    for line in (
+        "postgres ready at",
+        "temporal ready at",
+        "web UI http://",
+        "coordinator ready at",
+        "gateway ready at http://",
+    ):
         assert line in started.stdout
     status = psrl(home, "status")
     assert status.returncode == 0, status.stderr
-    assert all(f"{part}: RUNNING" in status.stdout for part in PARTS)
+    assert all(f"{part}: RUNNING" in status.stdout for part in parts)
+    assert f"gateway: http://{load_stack(home).gateway_address}" in status.stdout
     assert "stopped in" in psrl(home, "down").stdout
     assert stack_processes(home) == []
     assert "nothing is running under" in psrl(home, "down").stdout

@@ -24,6 +24,7 @@ def up(  # noqa: PLR0917 - one parameter per option
     port_temporal: Annotated[int | None, typer.Option(help="Port for Temporal.")] = None,
     port_temporal_ui: Annotated[int | None, typer.Option(help="Port for Temporal's web UI.")] = None,
     port_coordinator: Annotated[int | None, typer.Option(help="Port for the coordinator.")] = None,
+    port_gateway: Annotated[int | None, typer.Option(help="Port for the gateway.")] = None,
     start_timeout_s: Annotated[float, typer.Option(help="How long all parts may take to come up.")] = 300.0,
     accept_changed_servers: Annotated[
         bool, typer.Option("--accept-changed-servers", help="Accept a server that was replaced on purpose.")
@@ -43,6 +44,7 @@ def up(  # noqa: PLR0917 - one parameter per option
         "temporal": port_temporal,
         "temporal-ui": port_temporal_ui,
         "coordinator": port_coordinator,
+        "gateway": port_gateway,
     }
     request = UpRequest(
         home=stack_home(),

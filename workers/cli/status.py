@@ -83,6 +83,7 @@ async def stack_status(stack: Stack) -> dict[str, Any]:
         "stack": elsewhere or ("up" if up else "down: `psrl up` starts it"),
         "parts": {name: f"{part.state} (pid {part.pid})" for name, part in states.items()},
         "web": stack.temporal_ui,
+        "gateway": stack.gateway_address and f"http://{stack.gateway_address}",
     }
     try:
         stored = stored_runs(stack)

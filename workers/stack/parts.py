@@ -10,9 +10,9 @@ from ...schemas.environment import HOME_VARIABLE
 from ...schemas.errors import UserError, nearest
 from ...schemas.ids import CPU_QUEUE, ORCHESTRATOR_QUEUE, TRAINER_QUEUE, InstanceId, rollout_queue
 
-POSTGRES, TEMPORAL, COORDINATOR = "postgres", "temporal", "coordinator"
+POSTGRES, TEMPORAL, COORDINATOR, GATEWAY = "postgres", "temporal", "coordinator", "gateway"
 ORCHESTRATOR, CPU, ROLLOUT, TRAINER = "orchestrator", "cpu", "rollout", "trainer"
-KINDS = (POSTGRES, TEMPORAL, COORDINATOR, ORCHESTRATOR, CPU, ROLLOUT, TRAINER)
+KINDS = (POSTGRES, TEMPORAL, COORDINATOR, GATEWAY, ORCHESTRATOR, CPU, ROLLOUT, TRAINER)
 """In the order in which they start. `rollout` stands for all instances."""
 
 WORKER_DEFAULTS = {
@@ -71,6 +71,10 @@ def workers(parts: tuple[str, ...], instances: tuple[InstanceId, ...]) -> list[W
 
 def coordinator_command() -> tuple[str, ...]:
     return _module("coordinator.main")
+
+
+def gateway_command() -> tuple[str, ...]:
+    return _module("gateway")
 
 
 def environment(home: Path, cwd: Path) -> dict[str, str]:

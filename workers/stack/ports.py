@@ -5,13 +5,13 @@ import socket
 from collections.abc import Callable, Collection, Mapping
 
 from ...schemas.errors import UserError
-from .parts import COORDINATOR, POSTGRES, TEMPORAL
+from .parts import COORDINATOR, GATEWAY, POSTGRES, TEMPORAL
 
 LOOPBACK = "127.0.0.1"
 TEMPORAL_UI = "temporal-ui"
 OUR_PORTS = range(18000, 32000)
 """Below what systems take for outgoing connections (32768 and up on Linux, 49152 and up elsewhere)."""
-PREFERRED = {POSTGRES: 0, TEMPORAL: 7233, TEMPORAL_UI: 8233, COORDINATOR: 0}
+PREFERRED = {POSTGRES: 0, TEMPORAL: 7233, TEMPORAL_UI: 8233, COORDINATOR: 0, GATEWAY: 0}
 """Temporal's own defaults when they are free: then the plain `temporal` command needs no address. 0 takes any."""
 
 

@@ -2,7 +2,10 @@
 
 import asyncio
 import datetime
+import json
 from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.request import urlopen
 
 import psutil
 import psycopg
@@ -15,7 +18,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
 from ...activities.store import identity
-from ...schemas.errors import PsrlError
+from ...schemas.errors import PsrlError, another_stacks
 from ...schemas.silence import why_silent
 from ...schemas.stack import Stack
 from ..coordinator.client import CoordinatorClient
@@ -83,6 +86,24 @@ async def coordinator(stack: Stack) -> str:
         except PsrlError as error:
             return str(error)
     return ""
+
+
+async def gateway(stack: Stack) -> str:
+    """Answers, and is ours."""
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            answer = await asyncio.to_thread(_health, stack.gateway_address)
+    except (OSError, ValueError, TimeoutError) as error:
+        return f"gateway at {stack.gateway_address} did not answer: {why_silent(error)}"
+    if answer.get("stack_id") != stack.stack_id:
+        return str(another_stacks("gateway", stack.gateway_address, str(answer.get("stack_id")), stack.stack_id))
+    return ""
+
+
+def _health(address: str) -> dict[str, Any]:
+    with urlopen(f"http://{address}/healthz", timeout=CALL_TIMEOUT_S) as answer:
+        found = json.load(answer)
+    return found if isinstance(found, dict) else {}
 
 
 async def polls(client: Client, worker: Worker, since: float) -> str:

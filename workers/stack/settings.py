@@ -12,7 +12,7 @@ from sqlalchemy.exc import ArgumentError
 from ...schemas.errors import UserError
 from ...schemas.stack import STACK_FILE, Stack
 from ..semaphores import name_of
-from .parts import COORDINATOR, KINDS, POSTGRES, ROLLOUT, TEMPORAL, instance_ids
+from .parts import COORDINATOR, GATEWAY, KINDS, POSTGRES, ROLLOUT, TEMPORAL, instance_ids
 from .ports import LOOPBACK, TEMPORAL_UI
 
 SETTINGS_FILE = "settings.json"
@@ -66,7 +66,7 @@ class Settings(BaseModel):
 
     @property
     def port_names(self) -> list[str]:
-        names = [part for part in (POSTGRES, TEMPORAL, COORDINATOR) if part in self.embedded]
+        names = [part for part in (POSTGRES, TEMPORAL, COORDINATOR, GATEWAY) if part in self.embedded]
         return [*names, TEMPORAL_UI] if TEMPORAL in names else names
 
     @property
@@ -87,6 +87,7 @@ class Settings(BaseModel):
             temporal_ui=f"http://{LOOPBACK}:{self.ports[TEMPORAL_UI]}" if embedded_temporal else "",
             postgres_url=self.store_url,
             coordinator_address=f"{LOOPBACK}:{self.ports.get(COORDINATOR, 0)}",
+            gateway_address=f"{LOOPBACK}:{self.ports[GATEWAY]}" if GATEWAY in self.ports else "",
             weights_dir=home / "weights",
             checkpoints_dir=home / "checkpoints",
             instances=instance_ids(self.instances) if ROLLOUT in self.parts else (),

@@ -20,7 +20,7 @@ from ...schemas.stack import Stack
 from ..identity import namespace_id
 from ..process import connect
 from . import ready
-from .parts import COORDINATOR, POSTGRES, TEMPORAL, Worker
+from .parts import COORDINATOR, GATEWAY, POSTGRES, TEMPORAL, Worker
 from .settings import DATABASE, Settings, UpRequest, save
 from .supervision import Program, Supervisor
 from .temporal import ensure_search_attributes
@@ -61,7 +61,12 @@ async def start(plan: Plan) -> None:
     if COORDINATOR in plan.settings.embedded:
         await _bring_up(plan, COORDINATOR, partial(ready.coordinator, plan.stack))
         plan.say(f"coordinator ready at {plan.stack.coordinator_address}")
+    if GATEWAY in plan.settings.embedded:
+        plan.supervisor.launch(plan.programs[GATEWAY])  # it comes up while the workers do
     await _start_workers(plan)
+    if GATEWAY in plan.settings.embedded:
+        await _wait(plan, GATEWAY, partial(ready.gateway, plan.stack))
+        plan.say(f"gateway ready at http://{plan.stack.gateway_address}")
 
 
 async def _start_store(plan: Plan) -> None:

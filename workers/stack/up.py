@@ -18,11 +18,13 @@ from . import temporary
 from .orphans import end_processes
 from .parts import (
     COORDINATOR,
+    GATEWAY,
     POSTGRES,
     TEMPORAL,
     coordinator_command,
     dies_with_supervisor,
     environment,
+    gateway_command,
     workers,
 )
 from .ports import TEMPORAL_UI, choose_ports, is_free
@@ -108,6 +110,8 @@ def _programs(plan: Plan) -> list[Program]:
         found.append(Program(TEMPORAL, dies_with_supervisor(command), SERVICES))
     if COORDINATOR in settings.embedded:
         found.append(Program(COORDINATOR, dies_with_supervisor(coordinator_command()), SERVICES))
+    if GATEWAY in settings.embedded:
+        found.append(Program(GATEWAY, dies_with_supervisor(gateway_command()), WORKERS))
     for worker in plan.workers:
         own = temporary.variables(home) if worker.name in plan.stack.instances else {}
         found.append(Program(worker.name, dies_with_supervisor(worker.command), WORKERS, environment=own))

@@ -95,11 +95,12 @@ def test_settings_are_kept_and_only_what_is_asked_for_changes(tmp_path: Path) ->
 
 
 def test_the_stack_file_says_where_the_parts_are_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
-    ports = {"postgres": 1, "temporal": 2, "temporal-ui": 3, "coordinator": 4}
+    ports = {"postgres": 1, "temporal": 2, "temporal-ui": 3, "coordinator": 4, "gateway": 5}
     save(Settings(ports=ports, postgres_password="secret"), tmp_path)
     stack = load_stack(tmp_path)
     assert stack.postgres_url == "postgresql+psycopg://psrl:secret@127.0.0.1:1/psrl"
     assert (stack.temporal_address, stack.temporal_ui) == ("127.0.0.1:2", "http://127.0.0.1:3")
+    assert (stack.coordinator_address, stack.gateway_address) == ("127.0.0.1:4", "127.0.0.1:5")
     assert stack.instances == ("rollout-0", "rollout-1")
     assert (tmp_path / "stack.json").stat().st_mode & 0o077 == 0
 
@@ -108,7 +109,7 @@ def test_existing_servers_take_the_place_of_embedded_ones(tmp_path: Path) -> Non
     request = UpRequest(home=tmp_path, cwd=tmp_path, postgres_url="postgresql://u:p@db/x", temporal_address="t:7233")
     settings = merge(request, None)
     assert settings.embedded == KINDS[2:]
-    assert settings.port_names == ["coordinator"]
+    assert settings.port_names == ["coordinator", "gateway"]
     assert settings.store_url == "postgresql+psycopg://u:p@db/x"
     assert settings.stack(tmp_path).temporal_address == "t:7233"
 

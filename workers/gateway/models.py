@@ -1,0 +1,103 @@
+"""What the gateway knows of a run's model: how its conversations are rendered and read, and how it samples."""
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Set
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
+
+from ...activities.capture.layout import ChatTokenizer
+from ...activities.capture.message import Reader
+from ...activities.capture.render import Template
+from ...activities.data.tokenizer import load_tokenizer
+from ...schemas.config import RunConfig
+from ...schemas.errors import ModelError
+from ...schemas.ids import RunId
+from ...schemas.messages.data import Purpose
+from ...schemas.messages.run import RolloutSettings
+from ...schemas.messages.sessions import SessionLimits
+
+Result = TypeVar("Result")
+
+KEPT = 4
+"""Runs whose models are kept in memory."""
+
+
+class Tokenizer(ChatTokenizer, Protocol):
+    eos_token_id: int | None
+
+    def __len__(self) -> int: ...
+
+
+class Model:
+    """One run's. Text is worked on in one thread: the event loop stays free, and a tokenizer is not shared."""
+
+    def __init__(self, run_id: RunId, config: RunConfig) -> None:
+        self.run_id, self.config = run_id, config
+        self.names = (str(run_id), Path(config.model.path).name)
+        """By which requests may ask for it."""
+        self.tokenizer = cast(Tokenizer, load_tokenizer(config.model.path, config.model.trust_remote_code))
+        self.stop_ids = stop_ids(Path(config.model.path), self.tokenizer)
+        agentic = config.psrl.agentic_rl
+        self.template = Template.open(self.tokenizer, self.stop_ids, agentic.thinking_template)
+        self.reader = Reader(self.tokenizer, self.stop_ids, agentic.tool_parser, agentic.reasoning_parser)
+
+    def settings(self, purpose: Purpose) -> RolloutSettings:
+        validation = purpose is Purpose.VALIDATION
+        return RolloutSettings.of_validation(self.config) if validation else RolloutSettings.of(self.config)
+
+    @property
+    def limits(self) -> SessionLimits:
+        agentic = self.config.psrl.agentic_rl
+        return SessionLimits(
+            timeout_s=self.config.psrl.group_timeout_s,
+            idle_s=agentic.session_idle_timeout_s,
+            hang_s=agentic.session_hang_timeout_s,
+            drain_s=agentic.session_drain_timeout_s,
+        )
+
+
+class Models:
+    def __init__(self, config: "Callable[[RunId], Any]") -> None:
+        self._config = config
+        self._loading: OrderedDict[RunId, asyncio.Task[Model]] = OrderedDict()
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="text")
+
+    async def of(self, run_id: RunId) -> Model:
+        """Loaded once. Raises `ModelError` when it cannot be used for conversations."""
+        if run_id not in self._loading:
+            self._loading[run_id] = asyncio.create_task(self._load(run_id))
+            while len(self._loading) > KEPT:
+                self._loading.popitem(last=False)
+        self._loading.move_to_end(run_id)
+        try:
+            return await asyncio.shield(self._loading[run_id])
+        except Exception:
+            self._loading.pop(run_id, None)
+            raise
+
+    async def worked_out(self, call: Callable[[], Result]) -> Result:
+        """Text work, beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _load(self, run_id: RunId) -> Model:
+        config = await self._config(run_id)
+        return await self.worked_out(lambda: Model(run_id, config))
+
+
+def stop_ids(folder: Path, tokenizer: Tokenizer) -> Set[int]:
+    """At which the engine ends a turn: the tokenizer's end of text, and what `generation_config.json` adds. Raises
+    `ModelError` when there is none."""
+    found = {tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set()
+    file = folder / "generation_config.json"
+    if file.exists():
+        named = json.loads(file.read_text()).get("eos_token_id")
+        found |= set(named if isinstance(named, list) else [] if named is None else [named])
+    if not found:
+        raise ModelError(f"model.path={folder} names no token at which a turn ends; expected eos_token_id")
+    return found

@@ -1,0 +1,93 @@
+"""What the gateway reads and writes in the store: the seam that tests replace."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from ...activities.sessions import turns
+from ...activities.sessions.access import Caller, caller_of
+from ...activities.sessions.outside import open_outside
+from ...activities.sessions.sessions import NewSession, StoredSession, find_session
+from ...activities.sessions.turns import KnownTurn, NewTurn, PlacedTurn, Sampled
+from ...activities.sessions.view import BranchView, OpenSession, branches_of, open_sessions
+from ...activities.store.connections import one_statement_each
+from ...activities.store.runs import AdmittedRuns
+from ...schemas.config import RunConfig
+from ...schemas.ids import RunId, SessionId
+
+
+class Sessions(Protocol):
+    """As `activities.sessions` has it."""
+
+    async def caller(self, token: str) -> Caller | None: ...
+
+    async def config(self, run_id: RunId) -> RunConfig: ...
+
+    async def find(self, run_id: RunId, name: SessionId) -> StoredSession | None: ...
+
+    async def open(self, new: NewSession, version_tag: int) -> SessionId: ...
+
+    async def known_turns(self, session: StoredSession) -> Sequence[KnownTurn]: ...
+
+    async def prompt_tokens(self, session: StoredSession, index: int, turn: int) -> int: ...
+
+    async def place_turn(
+        self, session: StoredSession, key: str, where: NewTurn, token_ids: Sequence[int]
+    ) -> PlacedTurn: ...
+
+    async def give_up_turn(self, session: StoredSession, key: str) -> None: ...
+
+    async def sampled(self, session: StoredSession, index: int, turn: int) -> Sampled: ...
+
+    async def name_turn(self, session: StoredSession, index: int, turn: int, node: str) -> None: ...
+
+    async def branches(self, session: StoredSession) -> Sequence[BranchView]: ...
+
+    async def open_sessions(self, run_id: RunId) -> Sequence[OpenSession]: ...
+
+
+class StoredSessions:
+    """In PostgreSQL."""
+
+    def __init__(self, store: AsyncEngine) -> None:
+        self._store, self._reads, self._runs = store, one_statement_each(store), AdmittedRuns()
+
+    async def caller(self, token: str) -> Caller | None:
+        return await caller_of(self._reads, token)
+
+    async def config(self, run_id: RunId) -> RunConfig:
+        async with self._reads.connect() as connection:
+            return (await self._runs.get(connection, run_id)).config
+
+    async def find(self, run_id: RunId, name: SessionId) -> StoredSession | None:
+        return await find_session(self._reads, run_id, name)
+
+    async def open(self, new: NewSession, version_tag: int) -> SessionId:
+        return await open_outside(self._store, new, version_tag)
+
+    async def known_turns(self, session: StoredSession) -> Sequence[KnownTurn]:
+        return await turns.known_turns(self._reads, session)
+
+    async def prompt_tokens(self, session: StoredSession, index: int, turn: int) -> int:
+        return await turns.prompt_tokens(self._reads, session, index, turn)
+
+    async def place_turn(
+        self, session: StoredSession, key: str, where: NewTurn, token_ids: Sequence[int]
+    ) -> PlacedTurn:
+        return await turns.place_turn(self._store, session, key, where, token_ids)
+
+    async def give_up_turn(self, session: StoredSession, key: str) -> None:
+        await turns.give_up_turn(self._store, session, key)
+
+    async def sampled(self, session: StoredSession, index: int, turn: int) -> Sampled:
+        return await turns.sampled(self._reads, session, index, turn)
+
+    async def name_turn(self, session: StoredSession, index: int, turn: int, node: str) -> None:
+        await turns.name_turn(self._reads, session, index, turn, node)
+
+    async def branches(self, session: StoredSession) -> Sequence[BranchView]:
+        return await branches_of(self._reads, session)
+
+    async def open_sessions(self, run_id: RunId) -> Sequence[OpenSession]:
+        return await open_sessions(self._reads, run_id)
