@@ -116,10 +116,12 @@ async def place_turn(
         if where.index % session.episodes != session.episode:
             raise InvariantViolated(f"branch {where.index} is none of session {session.session_id}")
         of_branch = {"run_id": session.run_id, "group_id": session.group_id, "index": where.index}
-        fork = {} if where.fork is None else {"forked_index": where.fork.index, "forked_turn": where.fork.turn}
-        await connection.execute(insert(Trajectory).values(**of_branch, **fork).on_conflict_do_nothing())
         number = await _next_number(connection, session, where.index)
-        await _reopen(connection, session, where.index)
+        if number:
+            await _reopen(connection, session, where.index)
+        else:
+            fork = {} if where.fork is None else {"forked_index": where.fork.index, "forked_turn": where.fork.turn}
+            await connection.execute(insert(Trajectory).values(**of_branch, **fork).on_conflict_do_nothing())
         this = {**of_branch, "turn": number}
         await connection.execute(insert(Turn).values(**this, key=_key(session, key), started_at=func.clock_timestamp()))
         if token_ids:

@@ -157,6 +157,8 @@ async def test_strangers_and_agents_of_other_sessions_are_kept_out(site: Gateway
     assert await status("POST", chat, other["token"]) == 403
     assert await status("POST", chat, "stranger") == 401
     assert await status("POST", chat, None) == 401
+    too_large = await http.post(chat, content=b" " * 10_000_000)
+    assert (too_large.status_code, await status("POST", chat, mine["token"])) == (413, 200)
     assert await status("GET", "/sessions/000000-t09", site.run_token) == 404
     assert await status("GET", "/control/sessions", mine["token"]) == 403
     assert await status("POST", "/sessions", mine["token"]) == 403

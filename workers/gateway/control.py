@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -123,12 +123,12 @@ class Control:
         request = ContinueSession(instance=one.base_worker_id)
         return "continued" if await self._workflows.go_on(run_id, one.session_id, request) else "missing"
 
-    async def _each(self, asked: Sequence[Named], call: Any) -> list[str]:
+    async def _each(self, asked: Sequence[Named], call: Callable[[Named], Awaitable[str]]) -> list[str]:
         limit = asyncio.Semaphore(AT_ONCE)
 
         async def one(named: Named) -> str:
             async with limit:
-                return str(await call(named))
+                return await call(named)
 
         return await asyncio.gather(*(one(named) for named in asked))
 

@@ -35,7 +35,7 @@ async def serve(listen: str, stack: Stack, stop: asyncio.Event) -> None:
     client = await join(stack)
     await asyncio.to_thread(require_reachable, stack.postgres_url, store_id=stack.store_id)
     await asyncio.to_thread(require_current, stack.postgres_url)
-    store = async_store(stack.postgres_url, CONNECTIONS_TO_STORE, store_id=stack.store_id)
+    store = async_store(stack.postgres_url, CONNECTIONS_TO_STORE, pre_ping=False, store_id=stack.store_id)
     coordinator = CoordinatorClient(stack.coordinator_address, stack.stack_id)
     gateway = Gateway(StoredSessions(store), TemporalWorkflows(client), coordinator.route, stack.stack_id)
     try:
