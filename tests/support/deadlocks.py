@@ -1,8 +1,8 @@
 """A crowded machine is no deadlock: a pytest plugin, named in `tests/conftest.py`.
 
-The SDK takes a workflow that has not yielded for two seconds for deadlocked, and throws an exception into its thread. On
-a machine that stood still for as long, that is wherever the thread happens to be: it was seen in the `__del__` of an
-event loop, which failed the test that was running. A workflow that truly never yields still ends its test, by the
+The SDK takes a workflow that has not yielded for two seconds for deadlocked, and throws an exception into its thread.
+On a machine that stood still for as long, that is wherever the thread happens to be: it was seen in the `__del__` of
+an event loop, which failed the test that was running. A workflow that truly never yields still ends its test, by the
 test's own time limit.
 """
 
