@@ -190,6 +190,8 @@ class Trajectory(Base):
     forked_index: Mapped[int | None]
     """Of a branch that left another: its context begins with that one's tokens, up to and including `forked_turn`."""
     forked_turn: Mapped[int | None]
+    outcome: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    """`EpisodeOutcome`, on the first branch of an episode of several turns; null while it is played."""
     finished_at: Mapped[datetime | None]
     scored_at: Mapped[datetime | None]
     __table_args__ = (
