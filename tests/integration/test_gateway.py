@@ -18,8 +18,7 @@ from psrl.activities.sessions.view import BranchView, branches_of
 from psrl.schemas.ids import SessionId, session_workflow
 from psrl.schemas.stack import Stack
 from psrl.workers.cli.commands import app
-from tests.support.gateway_site import GatewaySite, gateway_site, spoken
-from tests.support.tiny_model import make_tiny_model
+from tests.support.gateway_site import GatewaySite, gateway_site, make_talking_model, spoken
 
 pytestmark = pytest.mark.integration
 
@@ -32,21 +31,11 @@ ADD: Any = {
         "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
     },
 }
-TEMPLATE = (
-    "{% for tool in tools or [] %}{{ '<|user|>' + tool['function']['name'] }}{% endfor %}"
-    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + (message['content'] or '') }}"
-    "{% for call in message['tool_calls'] or [] %}{{ '<tool_call>\n' + call['function']['name'] + "
-    "call['function']['arguments'] | tojson + '\n</tool_call>' }}{% endfor %}"
-    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_tiny_model(tmp_path_factory.mktemp("talking-model"), context_tokens=4000)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return folder
+    return make_talking_model(tmp_path_factory.mktemp("talking-model"))
 
 
 @pytest.fixture

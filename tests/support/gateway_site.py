@@ -43,11 +43,27 @@ from tests.support.child import free_port, spawn, stop
 from tests.support.rollout import SPEC, ScriptedWeights
 from tests.support.runs import CHARACTER_BASE, admit, config_values, ids_of, sums, write_jsonl
 from tests.support.scripted_engine import STOP_ID, Script, ScriptedEngine
+from tests.support.tiny_model import make_tiny_model
 
 REPOSITORY = Path(__file__).parents[2]
 INSTANCE = InstanceId("rollout-0")
 CONTEXT = 4000
 START_TIMEOUT_S = 90.0
+TEMPLATE = (
+    "{% for tool in tools or [] %}{{ '<|user|>' + tool['function']['name'] }}{% endfor %}"
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + (message['content'] or '') }}"
+    "{% for call in message['tool_calls'] or [] %}{{ '<tool_call>\n' + call['function']['name'] + "
+    "call['function']['arguments'] | tojson + '\n</tool_call>' }}{% endfor %}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def make_talking_model(folder: Path) -> Path:
+    """A tiny model with room for a conversation, whose template knows tools and their calls."""
+    made = make_tiny_model(folder, context_tokens=CONTEXT)
+    (made / "chat_template.jinja").write_text(TEMPLATE)
+    return made
 
 
 def spoken(text: str) -> list[int]:
