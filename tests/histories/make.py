@@ -8,11 +8,16 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+import httpx
+import openai
+from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client, WorkflowHistory
 
 from psrl.activities.store.connections import async_store
-from psrl.schemas.ids import InstanceId
+from psrl.schemas.ids import InstanceId, SessionId, session_workflow
 from psrl.schemas.stack import Stack
+from psrl.workflows.sessions.session import Session
+from tests.support.gateway_site import GatewaySite, gateway_site, make_talking_model
 from tests.support.histories import FOLDER, local_activities, replay, write
 from tests.support.postgres import running_postgres
 from tests.support.scripted_engine import Script
@@ -26,6 +31,14 @@ EXECUTIONS = 10
 
 async def record(temporal: TemporalServer, postgres_url: str, home: Path) -> dict[str, list[WorkflowHistory]]:
     client: Client = await temporal.connect()
+    store = async_store(postgres_url)
+    histories = await record_run(client, site_of(temporal, postgres_url, home / "run"), store)
+    of_session = await record_session(client, site_of(temporal, postgres_url, home / "session"), store)
+    await store.dispose()
+    return {**histories, Session.__name__: [of_session]}
+
+
+def site_of(temporal: TemporalServer, postgres_url: str, home: Path) -> Stack:
     stack = Stack(
         home=home,
         temporal_address=temporal.address,
@@ -35,18 +48,46 @@ async def record(temporal: TemporalServer, postgres_url: str, home: Path) -> dic
         checkpoints_dir=home / "checkpoints",
         instances=(InstanceId("rollout-0"),),
     )
-    for folder in (stack.weights_dir, stack.checkpoints_dir):
+    for folder in (home, stack.weights_dir, stack.checkpoints_dir):
         folder.mkdir()
-    store = async_store(postgres_url)
-    model = make_tiny_model(home / "model")
+    return stack
+
+
+async def record_run(client: Client, stack: Stack, store: AsyncEngine) -> dict[str, list[WorkflowHistory]]:
+    model = make_tiny_model(stack.home / "model")
     script = Script(token_s=0.05)
     async with small_stack(client, stack, store, model, script=script, instances=1) as small:
         config = small.config(psrl={"staleness": 2, "rollout_n": 2})
         config["data"] |= {"val_files": config["data"]["train_files"], "val_max_samples": 2}
         await small.run(config)
-        histories = await small.histories(EXECUTIONS)
-    await store.dispose()
-    return histories
+        return await small.histories(EXECUTIONS)
+
+
+async def record_session(client: Client, stack: Stack, store: AsyncEngine) -> WorkflowHistory:
+    """Two turns with a hang between them, and its end."""
+    model = make_talking_model(stack.home / "model")
+    async with gateway_site(client, stack, store, model, ["answer 0", "answer 1"]) as site:
+        headers = {"authorization": f"Bearer {site.run_token}"}
+        async with httpx.AsyncClient(base_url=site.url, headers=headers, timeout=60) as http:
+            opened = (await http.post("/sessions")).json()
+            workflow = client.get_workflow_handle(session_workflow(site.run_id, SessionId(opened["session_id"])))
+            await converse(site, http, opened)
+            await http.delete(f"/sessions/{opened['session_id']}")
+        await workflow.result()
+        return await workflow.fetch_history()
+
+
+async def converse(site: GatewaySite, http: httpx.AsyncClient, opened: dict[str, str]) -> None:
+    name, said = opened["session_id"], [{"role": "user", "content": "Hello."}]
+    async with openai.AsyncOpenAI(base_url=site.url + opened["url"], api_key=opened["token"]) as agent:
+        answer = await agent.chat.completions.create(model=opened["model"], messages=said)  # type: ignore[arg-type]
+        await http.post("/control/hang", json=[{"session_id": name, "reason": "a look at it"}])
+        await http.post("/control/continue", json=[name])
+        said += [
+            {"role": "assistant", "content": answer.choices[0].message.content or ""},
+            {"role": "user", "content": "Again."},
+        ]
+        await agent.chat.completions.create(model=opened["model"], messages=said)  # type: ignore[arg-type]
 
 
 def most_telling(kind: str, found: list[WorkflowHistory]) -> WorkflowHistory:
