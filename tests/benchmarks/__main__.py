@@ -4,18 +4,20 @@ import asyncio
 import sys
 import time
 
-from tests.benchmarks import control_cost, generation, latency, memory, weights, whole
+from tests.benchmarks import control_cost, generation, latency, memory, sessions, weights, whole
 
 MEASUREMENTS = {
     "generation": generation.measure,
     "control": control_cost.measure,
     "latency": latency.measure,
+    "sessions": sessions.measure,
     "weights": weights.measure,
     "whole": whole.measure,
     "saturated": generation.measure_saturated,
     "memory": memory.measure,
+    "many-sessions": sessions.measure_many,
 }
-BY_DEFAULT = ("generation", "control", "latency", "weights", "whole")
+BY_DEFAULT = ("generation", "control", "latency", "sessions", "weights", "whole")
 
 
 def main(names: list[str]) -> None:

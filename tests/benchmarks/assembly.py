@@ -72,6 +72,8 @@ class Shape:
     script: dict[str, Any] = field(default_factory=dict)
     reward: str = "tests.support.rewards:length"
     kv_cache_gb: float = 0.064
+    context_tokens: int | None = None
+    """Of a conversation; None: as long as prompt and answer."""
 
     def config(self) -> dict[str, Any]:
         return {
@@ -90,7 +92,7 @@ class Shape:
             },
             # Nothing is trained; with it, groups of one would be refused.
             "algorithm": {"norm_adv_by_std_in_grpo": False},
-            "rollout": {"dtype": "float32", "kv_cache_gb": self.kv_cache_gb},
+            "rollout": {"dtype": "float32", "kv_cache_gb": self.kv_cache_gb, "max_model_len": self.context_tokens},
             "reward": {"function": self.reward},
         }
 
@@ -164,11 +166,11 @@ class Assembly:
 
 
 @asynccontextmanager
-async def assembled(shape: Shape) -> AsyncIterator[Assembly]:
+async def assembled(shape: Shape, parts: tuple[str, ...] = PARTS) -> AsyncIterator[Assembly]:
     """Everything serves version 0 when this yields; nothing is left afterwards."""
     with tempfile.TemporaryDirectory(prefix="psrl-bench-") as folder:
         home = Path(folder) / "home"
-        stack = await up(UpRequest(home=home, cwd=REPOSITORY, instances=shape.instances, parts=PARTS), _silent)
+        stack = await up(UpRequest(home=home, cwd=REPOSITORY, instances=shape.instances, parts=parts), _silent)
         stack = stack.model_copy(update={"instances": instance_ids(shape.instances)})
         (home / STACK_FILE).write_text(stack.model_dump_json())
         stack.weights_dir.mkdir(exist_ok=True)

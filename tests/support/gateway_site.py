@@ -59,9 +59,9 @@ TEMPLATE = (
 )
 
 
-def make_talking_model(folder: Path) -> Path:
+def make_talking_model(folder: Path, context_tokens: int = CONTEXT) -> Path:
     """A tiny model with room for a conversation, whose template knows tools and their calls."""
-    made = make_tiny_model(folder, context_tokens=CONTEXT)
+    made = make_tiny_model(folder, context_tokens=context_tokens)
     (made / "chat_template.jinja").write_text(TEMPLATE)
     return made
 

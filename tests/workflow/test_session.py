@@ -5,6 +5,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from temporalio import activity
 from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
@@ -157,6 +158,31 @@ async def test_a_hang_in_mid_turn_waits_for_the_turn_and_the_next_one_waits_for_
     assert (hung.status, hung.hang_pending, hung.reason) == (SessionStatus.HUNG, False, "no room for its KV cache")
     assert going_on.status is SessionStatus.RUNNING
     assert played.instance == "rollout-1"
+
+
+async def test_what_happens_while_a_change_is_recorded_is_recorded_after_it(client: Client, run_id: str) -> None:
+    recording, may_go_on, both = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Slow(ScriptedParts):
+        @activity.defn(name="record_session")
+        async def record_session(self, request: SessionRecord) -> None:
+            self.sessions.append(request)
+            recording.set()
+            await may_go_on.wait()
+            if len(self.sessions) == 2:
+                both.set()
+
+    parts = Slow()
+    async with parts.workers(client):
+        session = await begin(client, run_id)
+        await session.signal(Session.hang)
+        await recording.wait()
+        await session.signal("continue")
+        may_go_on.set()
+        await asyncio.wait_for(both.wait(), 20)
+        await session.signal(Session.close)
+        await session.result()
+    assert [record.status for record in parts.sessions[:2]] == [SessionStatus.HUNG, SessionStatus.RUNNING]
 
 
 async def test_a_turn_that_waits_for_a_hung_session_is_refused_when_it_closes(client: Client, run_id: str) -> None:

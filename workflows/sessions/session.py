@@ -37,6 +37,8 @@ with workflow.unsafe.imports_passed_through():
     from ..search import STATE
     from .state import Branch, SessionState
 
+TICKS, MIN_TICK_S = 10, 1.0
+"""Of the shortest of a session's limits."""
 ENDED = (TrajectoryState.FINISHED, TrajectoryState.FAILED)
 
 
@@ -49,14 +51,16 @@ class Session:
         self._state = SessionState.model_validate(start.carried or {"left_s": limit_s})
         self._lifetime = Lifetime(timedelta(seconds=self._state.left_s))
         self._cut = False
-        self._shown = SessionStatus.RUNNING
+        self._shown, self._seen = SessionStatus.RUNNING, self._state.changes
 
     @workflow.run
     async def run(self, start: StartSession) -> SessionRecord:
+        ticking = asyncio.create_task(self._tick())
         try:
-            while not self._state.closing:
-                await self._one_change()
-                await self._show()
+            async with ended_after(ticking):
+                while not self._state.closing:
+                    await self._one_change(ticking)
+                    await self._show()
         except asyncio.CancelledError:
             self._state.close("cancelled")
             self._cut = True
@@ -120,23 +124,37 @@ class Session:
 
     # --- the life of a session ---------------------------------------------------------------------------------------
 
-    async def _one_change(self) -> None:
-        """Wait for something to happen, or for the limit of what is."""
-        state, before = self._state, self._state.changes
+    async def _one_change(self, ticking: "asyncio.Task[None]") -> None:
+        """Wait for something to happen. What ends the ticking is a defect, and raised here."""
+        state = self._state
         if workflow.info().is_continue_as_new_suggested() and not state.in_flight and not state.hung:
             await self._roll_over()
-        limits, over = self._start.limits, f"it has had its {self._start.limits.timeout_s:g} s"
-        wait_s = limits.hang_s if state.hung else limits.timeout_s if state.in_flight else limits.idle_s
-        try:
-            # Looking at the lifetime is what makes it count.
-            await while_alive(lambda: state.changes != before or self._lifetime.over, timedelta(seconds=wait_s))
-        except TimeoutError:
-            if state.hung:
-                state.go_on(None)
-            else:
-                state.close(over if state.in_flight else f"no turn was asked for in {limits.idle_s:g} s")
+        await workflow.wait_condition(lambda: state.changes != self._seen or ticking.done())
+        if ticking.done():
+            ticking.result()
+        self._seen = state.changes
+
+    async def _tick(self) -> None:
+        """Look at the limits from time to time: one timer, however many turns there are, for which nothing is then
+        started and cancelled. A limit is granted up to a tick more."""
+        limits = self._start.limits
+        every = timedelta(seconds=max(min(limits.timeout_s, limits.idle_s, limits.hang_s) / TICKS, MIN_TICK_S))
+        quiet = timedelta()
+        while True:
+            before = self._state.changes
+            await workflow.sleep(every)
+            quiet = quiet + every if self._state.changes == before else timedelta()
+            self._look(quiet.total_seconds())
+
+    def _look(self, quiet_s: float) -> None:
+        """`quiet_s`: for how long nothing has happened; of a night in which the whole stack was down, one tick."""
+        state, limits = self._state, self._start.limits
         if self._lifetime.over:
-            state.close(over)
+            state.close(f"it has had its {limits.timeout_s:g} s")
+        elif state.hung and quiet_s >= limits.hang_s:
+            state.go_on(None)
+        elif not state.hung and not state.in_flight and quiet_s >= limits.idle_s:
+            state.close(f"no turn was asked for in {limits.idle_s:g} s")
 
     async def _drain(self) -> None:
         try:
