@@ -6,7 +6,7 @@ from .base import Section
 from .data import DataSection
 from .load import load_config, merge, merge_with_places, parse_config
 from .model import ModelSection
-from .psrl import GroupFilterName, PsMode, PsrlSection, RoutingMethod
+from .psrl import ContinueScope, GroupFilterName, PsMode, PsrlSection, RoutingMethod
 from .reward import RewardIsolation, RewardScope, RewardSection
 from .rollout import RolloutDtype, RolloutSection, ValSampling
 from .root import RunConfig
@@ -16,6 +16,7 @@ __all__ = [
     "ActorSection",
     "AdvantageEstimator",
     "AlgorithmSection",
+    "ContinueScope",
     "DataSection",
     "FilterGroups",
     "GroupFilterName",

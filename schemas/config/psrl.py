@@ -53,10 +53,40 @@ class RoutingStrategy(Section):
     """Cap on concurrent sequences per instance; also vLLM's max_num_seqs."""
 
 
+class ContinueScope(StrEnum):
+    """Where a hung session may continue."""
+
+    BUCKETED = "bucketed"
+    """On the instance that it was on."""
+    GLOBAL = "global"
+    """On whichever has room."""
+
+
+class ThunderAgent(Section):
+    enable: bool = False
+    """Hang sessions, at the end of their turn, while an instance holds more of them than its KV cache has room for, and
+    let them continue as room comes free. One that no instance could ever hold is closed with that reason."""
+    check_interval_in_ms: int = Field(default=1000, ge=100)
+    """How often it is looked at."""
+    env_token_weight: float = Field(default=1.0, ge=0)
+    """How much the tokens of a session count while its agent is at work and no turn is in flight."""
+    buffer_per_session: int = Field(default=100, ge=0)
+    """Tokens kept free for each session's next turn."""
+    continue_scope: ContinueScope = ContinueScope.BUCKETED
+    continue_force_pin: bool = False
+    """The next turn of a session that continues begins on the instance that was chosen, if it has room, once. Without,
+    it begins where the last one was, whenever that has room."""
+
+
+class SessionStrategy(Section):
+    thunder_agent: ThunderAgent = ThunderAgent()
+
+
 class RolloutCoordination(Section):
     partial_rollout: PartialRollout = PartialRollout()
     redundant_rollout: RedundantRollout = RedundantRollout()
     routing_strategy: RoutingStrategy = RoutingStrategy()
+    session_strategy: SessionStrategy = SessionStrategy()
 
 
 class Deployment(Section):

@@ -293,6 +293,9 @@ class InstanceReport(Message):
     waiting: int = 0
     received: int = Field(default=0, description="turns this host process has taken up in its life")
     kv_cache_usage: float = 0.0
+    """Share of `kv_capacity_tokens` that requests in progress hold."""
+    kv_capacity_tokens: int = 0
+    """0 while there is no engine."""
     max_num_seqs: int = 0
     pid: int = 0
     tokens_total: int = 0

@@ -2,8 +2,8 @@
 and processor time per process. The engine is scripted.
 
 `sessions`: 16 conversations at the same time, in turns of two seconds. Goals: 40 ms added in the median, 150 ms at the
-99th percentile; 15 ms of processor time for server and orchestrator together. `many-sessions`: 256 at the same time, each with a history of 8,000
-tokens; the gateway's health is asked for all the while, and must answer within 100 ms.
+99th percentile; 15 ms of processor time for server and orchestrator together. `many-sessions`: 256 at the same time,
+each with a history of 8,000 tokens; the gateway's health is asked for all the while, and must answer within 100 ms.
 """
 
 import asyncio

@@ -92,7 +92,7 @@ async def test_the_stock_client_drives_five_turns_with_tools_and_the_stored_ids_
     temporal_client: Client, stack: Stack, store: AsyncEngine, model: Path, streaming: bool
 ) -> None:
     said = [*(CALL % number for number in range(1, 5)), "Done."]
-    async with gateway_site(temporal_client, stack, store, model, said, tool_parser="hermes") as site:
+    async with gateway_site(temporal_client, stack, store, model, said, agentic_rl={"tool_parser": "hermes"}) as site:
         headers = {"authorization": f"Bearer {site.run_token}"}
         async with httpx.AsyncClient(base_url=site.url, headers=headers, timeout=300) as http:
             opened = await open_session(http)

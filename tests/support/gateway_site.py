@@ -135,9 +135,16 @@ class GatewaySite:
 
 @asynccontextmanager
 async def gateway_site(
-    client: Client, stack: Stack, store: AsyncEngine, model: Path, answers: Sequence[str], **agentic: Any
+    client: Client,
+    stack: Stack,
+    store: AsyncEngine,
+    model: Path,
+    answers: Sequence[str],
+    *,
+    script: Script | None = None,
+    **psrl: Any,
 ) -> AsyncIterator[GatewaySite]:
-    """Everything is up, the instance serves version 0, and one gateway runs."""
+    """Everything is up, the instance serves version 0, and one gateway runs. `psrl`: settings of that section."""
     async with AsyncExitStack() as entered:
         server, port = await start_server("127.0.0.1:0", stack.stack_id)
         entered.push_async_callback(server.stop, None)
@@ -150,8 +157,8 @@ async def gateway_site(
         activities = StoreActivities(store), RoutingActivities(coordinator)
         await entered.enter_async_context(orchestrator(client, *activities))
         run_id = RunId(f"run-{uuid.uuid4().hex[:8]}")
-        await _admit(store, stack, model, run_id, agentic)
-        engine = SpeakingEngine(Script(), answers)
+        await _admit(store, stack, model, run_id, psrl)
+        engine = SpeakingEngine(script or Script(), answers)
         site = GatewaySite(client, store, stack, run_id, await run_token(store, run_id), engine)
         await _start_host(entered, site, coordinator)
         entered.callback(_end, site)
@@ -159,10 +166,10 @@ async def gateway_site(
         yield site
 
 
-async def _admit(store: AsyncEngine, stack: Stack, model: Path, run_id: RunId, agentic: dict[str, Any]) -> None:
+async def _admit(store: AsyncEngine, stack: Stack, model: Path, run_id: RunId, psrl: dict[str, Any]) -> None:
     train = write_jsonl(stack.home / "train.jsonl", sums(4))
     lengths = {"max_prompt_length": 20, "max_response_length": 200}
-    sections = {"data": lengths, "rollout": {"max_model_len": CONTEXT}, "psrl": {"agentic_rl": agentic}}
+    sections = {"data": lengths, "rollout": {"max_model_len": CONTEXT}, "psrl": psrl}
     values = config_values(model, train, **sections)
     await admit(store, values, run_id)
 

@@ -45,6 +45,8 @@ class Script:
     holds_at: list[int] = field(default_factory=list)
     """Having sampled so many tokens, an engine gives no other one before the file `{release}.{number}` exists."""
     release: str = ""
+    kv_tokens: int = 100_000
+    """Room in its KV cache."""
     cached_tokens: int = 0
     """Of every request's prompt, as an engine says whose cache was kept."""
     stalls_after: int | None = None
@@ -201,7 +203,7 @@ class ScriptedEngine:
 
     @property
     def kv_capacity_tokens(self) -> int:
-        return 100_000
+        return self.script.kv_tokens
 
     def alive(self) -> bool:
         return not self.dead

@@ -16,6 +16,7 @@ from ...schemas.errors import UserError
 from ...schemas.stack import Stack
 from ..process import join
 from .app import Gateway
+from .capacity import Capacity, alone_with
 from .store import StoredSessions
 from .workflows import TemporalWorkflows
 
@@ -38,9 +39,12 @@ async def serve(listen: str, stack: Stack, stop: asyncio.Event) -> None:
     store = async_store(stack.postgres_url, CONNECTIONS_TO_STORE, pre_ping=False, store_id=stack.store_id)
     coordinator = CoordinatorClient(stack.coordinator_address, stack.stack_id)
     gateway = Gateway(StoredSessions(store), TemporalWorkflows(client), coordinator.route, stack.stack_id)
+    capacity = Capacity(gateway.sessions, gateway.workflows, gateway.models, coordinator.fleet, alone_with(store))
+    looking = asyncio.create_task(capacity.run())
     try:
         await listen_at(address, gateway, stop)
     finally:
+        looking.cancel()
         gateway.models.close()
         await coordinator.close()
         await store.dispose()

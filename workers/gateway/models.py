@@ -78,6 +78,12 @@ class Models:
             self._loading.pop(run_id, None)
             raise
 
+    @property
+    def loaded(self) -> list[Model]:
+        """Of the runs that this gateway serves."""
+        over = [task for task in self._loading.values() if task.done() and not task.cancelled()]
+        return [task.result() for task in over if task.exception() is None]
+
     async def worked_out(self, call: Callable[[], Result]) -> Result:
         """Text work, beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)

@@ -161,6 +161,7 @@ class Host:
             waiting=self.counts.callers - running,
             received=self.counts.received,
             kv_cache_usage=min(1.0, self.gate.tokens_inside / capacity) if capacity else 0.0,
+            kv_capacity_tokens=capacity,
             max_num_seqs=limit,
             pid=os.getpid(),
             tokens_total=self.counts.tokens_total,

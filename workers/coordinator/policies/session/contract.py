@@ -19,15 +19,6 @@ class Doing(StrEnum):
     """Its agent or environment is at work: it holds KV cache and samples nothing."""
 
 
-class Scope(StrEnum):
-    """Where a hung session may continue."""
-
-    BUCKETED = "bucketed"
-    """On the instance that it was on."""
-    GLOBAL = "global"
-    """On any instance."""
-
-
 @dataclass(frozen=True, slots=True)
 class InstanceRoom:
     """KV cache of one instance, in tokens."""

@@ -14,8 +14,9 @@ smallest first; `shared` stays as it was. A hung session needs its tokens and th
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from .....schemas.config import ContinueScope
 from .....schemas.ids import InstanceId, SessionId
-from .contract import Doing, InstanceRoom, Scope, SessionPlan, SessionSnapshot, SessionView
+from .contract import Doing, InstanceRoom, SessionPlan, SessionSnapshot, SessionView
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class ThunderAgent:
 
     env_token_weight: float = 1.0
     buffer_per_session: int = 0
-    scope: Scope = Scope.BUCKETED
+    scope: ContinueScope = ContinueScope.BUCKETED
 
     def __call__(self, snapshot: SessionSnapshot) -> SessionPlan:
         hang: list[SessionId] = []
@@ -36,7 +37,7 @@ class ThunderAgent:
             (one for one in snapshot.sessions if one.hung and one.instance in snapshot.instances), key=_smallest_first
         )
         fits = [one for one in hung if self._need(one) <= self._largest(snapshot.instances, one)]
-        place = self._anywhere if self.scope is Scope.GLOBAL else self._where_they_were
+        place = self._anywhere if self.scope is ContinueScope.GLOBAL else self._where_they_were
         too_large = tuple(one.session for one in hung if one not in fits)
         return SessionPlan(hang=tuple(hang), go_on=place(fits, left), too_large=too_large)
 
@@ -91,7 +92,7 @@ class ThunderAgent:
 
     def _largest(self, instances: Mapping[InstanceId, InstanceRoom], one: SessionView) -> int:
         """Capacity of the largest instance that it may continue on, were that empty."""
-        if self.scope is Scope.BUCKETED:
+        if self.scope is ContinueScope.BUCKETED:
             return instances[one.instance].capacity
         return max(room.capacity for room in instances.values())
 

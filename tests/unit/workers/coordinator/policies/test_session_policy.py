@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psrl.schemas.config import ContinueScope
 from psrl.schemas.ids import InstanceId, SessionId, instance_id
 from psrl.workers.coordinator.policies.session.contract import (
     Doing,
     InstanceRoom,
-    Scope,
     SessionPlan,
     SessionSnapshot,
     SessionView,
@@ -35,7 +35,7 @@ def snapshot_of(case: dict[str, Any]) -> SessionSnapshot:
 @pytest.mark.parametrize("case", CASES)
 def test_the_cases_of_the_original_come_out_the_same(case: dict[str, Any]) -> None:
     snapshot = snapshot_of(case)
-    plan = ThunderAgent(scope=Scope(case.get("scope", "bucketed")))(snapshot)
+    plan = ThunderAgent(scope=ContinueScope(case.get("scope", "bucketed")))(snapshot)
     where = {one.session: one.instance for one in snapshot.sessions}
     wanted = case["continue"]
     if isinstance(wanted, list):
@@ -48,8 +48,8 @@ def test_a_session_on_an_instance_that_is_gone_is_left_alone() -> None:
     assert ThunderAgent()(SessionSnapshot({}, [gone])) == SessionPlan()
 
 
-@pytest.mark.parametrize(("scope", "too_large"), [(Scope.BUCKETED, ("a",)), (Scope.GLOBAL, ())])
-def test_a_session_that_no_instance_could_hold_is_named(scope: Scope, too_large: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("scope", "too_large"), [(ContinueScope.BUCKETED, ("a",)), (ContinueScope.GLOBAL, ())])
+def test_a_session_that_no_instance_could_hold_is_named(scope: ContinueScope, too_large: tuple[str, ...]) -> None:
     rooms = {InstanceId("i0"): InstanceRoom(400, 0), InstanceId("i1"): InstanceRoom(1000, 0)}
     hung = SessionView(SessionId("a"), Doing.ENV, 500, InstanceId("i0"), hung=True)
     assert ThunderAgent(scope=scope)(SessionSnapshot(rooms, [hung])).too_large == too_large
@@ -60,7 +60,7 @@ ROOMS = st.builds(InstanceRoom, st.integers(1, 2000), st.integers(0, 3000))
 SESSIONS = st.lists(
     st.tuples(st.sampled_from(Doing), st.integers(0, 1000), st.sampled_from(INSTANCES), st.booleans()), max_size=12
 ).map(lambda rows: [SessionView(SessionId(f"s{i:02d}"), *row) for i, row in enumerate(rows)])
-POLICIES = st.builds(ThunderAgent, st.floats(0, 2), st.integers(0, 100), st.sampled_from(Scope))
+POLICIES = st.builds(ThunderAgent, st.floats(0, 2), st.integers(0, 100), st.sampled_from(ContinueScope))
 
 
 @given(POLICIES, st.fixed_dictionaries(dict.fromkeys(INSTANCES, ROOMS)), SESSIONS)
