@@ -6,6 +6,7 @@ from ..row import Switch, not_needed, not_supported, part, renamed, same
 HERE = "psrl.rollout_coordination."
 REDUNDANT, ROUTING = f"{HERE}redundant_rollout.", f"{HERE}routing_strategy."
 SYNC, MIGRATION = f"{HERE}sync_and_mig_strategy.sync.", f"{HERE}sync_and_mig_strategy.mig."
+THUNDER_AGENT = f"{HERE}session_strategy.thunder_agent."
 THROUGHPUT = Switch(
     f"{ROUTING}method", on=("throughput_optimal", "throughput_optimal_with_budget", "throughput_balance")
 )
@@ -49,7 +50,7 @@ ROWS = (
     ),
     *not_needed("the routing policy alone decides among instances with room", f"{ROUTING}candidate_sort_indicator"),
     *not_needed("a group stays on one instance while that has room", f"{ROUTING}enable_group_sticky"),
-    *not_needed("a trajectory has one turn", f"{ROUTING}enable_trajectory_sticky"),
+    *not_needed("a turn begins where the one before it was", f"{ROUTING}enable_trajectory_sticky"),
     *not_needed(
         "PSRL itself does not read it",
         f"{ROUTING}logging_interval_in_ms",
@@ -88,10 +89,10 @@ ROWS = (
         "cutting or repeating the last groups of a batch",
         f"{HERE}proactive_filter_strategy.threshold",
     ),
-    not_supported(f"{HERE}session_strategy.thunder_agent.enable", "hanging and continuing sessions", False),
-    *part(
-        Switch(f"{HERE}session_strategy.thunder_agent.enable", off=(False,)),
-        "hanging and continuing sessions",
-        f"{HERE}session_strategy.thunder_agent.*",
-    ),
+    same(f"{THUNDER_AGENT}enable"),
+    same(f"{THUNDER_AGENT}check_interval_in_ms"),
+    same(f"{THUNDER_AGENT}env_token_weight"),
+    same(f"{THUNDER_AGENT}buffer_per_session"),
+    same(f"{THUNDER_AGENT}continue_scope"),
+    same(f"{THUNDER_AGENT}continue_force_pin"),
 )
