@@ -72,6 +72,7 @@ class Shape:
     script: dict[str, Any] = field(default_factory=dict)
     reward: str = "tests.support.rewards:length"
     kv_cache_gb: float = 0.064
+    flush_tokens: int = 256
     context_tokens: int | None = None
     """Of a conversation; None: as long as prompt and answer."""
 
@@ -87,6 +88,7 @@ class Shape:
                 "staleness": 1,
                 "staleness_buffer_entries": 16,
                 "rollout_n": self.trajectories,
+                "flush_tokens": self.flush_tokens,
                 "deployment": {"n_rollout_instances": self.instances},
                 "rollout_coordination": {"routing_strategy": {"max_concurrent_seqs_per_instance": self.seqs}},
             },
@@ -178,7 +180,7 @@ async def assembled(shape: Shape, parts: tuple[str, ...] = PARTS) -> AsyncIterat
         try:
             async with AsyncExitStack() as entered:
                 assembly = await _assemble(entered, stack, shape, hosts)
-                hosts.update({name: _start_host(stack, shape, name) for name in stack.instances})
+                hosts.update({name: start_host(stack, shape, name) for name in stack.instances})
                 await _serve(assembly)
                 yield assembly
         finally:
@@ -241,7 +243,7 @@ def engine_spec(shape: Shape, config: RunConfig) -> EngineSpec:
     return EngineSpec.of(RUN, config).model_copy(update={"max_num_seqs": shape.seqs})
 
 
-def _start_host(stack: Stack, shape: Shape, instance: InstanceId) -> subprocess.Popen[bytes]:
+def start_host(stack: Stack, shape: Shape, instance: InstanceId) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "psrl.workers.rollout.main", "--instance", instance, "--engine", shape.engine]
     settings = {**environment(stack.home, REPOSITORY), VARIABLE: json.dumps(shape.script)}
     return spawn(
