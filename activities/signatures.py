@@ -36,6 +36,8 @@ from ..schemas.messages.run import (
     CollectedReports,
     CollectReports,
     EvaluationReport,
+    LookAtRun,
+    LookedAtRun,
     RunStatus,
     StartGroups,
     StepReport,
@@ -118,6 +120,12 @@ async def cancel_groups(request: CancelGroups) -> None:
 @activity.defn
 async def collect_reports(request: CollectReports) -> CollectedReports:
     """What has become of groups, instances and validation rounds that the run waits on."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def look_at_run(request: LookAtRun) -> LookedAtRun:
+    """Whether a run's workflow is still open."""
     raise NotImplementedError
 
 

@@ -55,7 +55,7 @@ def orchestrator(
 ) -> Worker:
     """The worker; also what integration tests run in their own process. With no cached workflow every task is a
     replay."""
-    groups = GroupActivities(client, store.mark_groups, routing.place)
+    groups, lookout = GroupActivities(client, store.mark_groups, routing.place), LookoutActivities(client)
     return Worker(
         client,
         task_queue=ORCHESTRATOR_QUEUE,
@@ -64,7 +64,8 @@ def orchestrator(
             groups.start_groups,
             groups.cancel_groups,
             groups.tell_run,
-            LookoutActivities(client).collect_reports,
+            lookout.collect_reports,
+            lookout.look_at_run,
             store.make_batch,
             store.record_step,
             store.record_evaluation,

@@ -1,4 +1,5 @@
-"""What has become of the workflows that a run waits on. Called by the run's sweep; reads only.
+"""What has become of the workflows that a run waits on, and of the run that an instance serves. Called by the run's
+sweep and by instances; reads only.
 
 A workflow that ended in whatever way is told with what it found or why it ended. One that runs is not mentioned.
 """
@@ -20,6 +21,8 @@ from ...schemas.messages.run import (
     EvaluationReport,
     GroupOutcome,
     GroupReport,
+    LookAtRun,
+    LookedAtRun,
 )
 from ..boundary import boundary
 from ..heartbeat import heartbeating
@@ -46,6 +49,18 @@ class LookoutActivities:
         return CollectedReports(
             reports=_present(groups), instances=_present(instances), evaluations=_present(evaluations)
         )
+
+    @activity.defn(name="look_at_run")
+    @boundary
+    async def look_at_run(self, request: LookAtRun) -> LookedAtRun:
+        """One that its server does not know is over, too."""
+        try:
+            found = await self._client.get_workflow_handle(request.run_workflow_id).describe()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return LookedAtRun(open=False)
+        return LookedAtRun(open=found.status in LIVING)
 
     async def _group(self, run: RunId, group: GroupId) -> GroupReport | None:
         ended = await self._end_of(group_workflow(run, group), GroupReport)

@@ -310,6 +310,17 @@ class StartInstance(Message):
     """Carried over continue-as-new."""
 
 
+class LookAtRun(Message):
+    """Input of the activity by which an instance asks whether its run is still there."""
+
+    run_workflow_id: str
+
+
+class LookedAtRun(Message):
+    open: bool
+    """False: nobody will ever ask for anything again."""
+
+
 class InstanceChanged(Message):
     """Signal `instance_changed` from an instance to its run."""
 

@@ -408,6 +408,7 @@ class ScriptedParts:
             groups.cancel_groups,
             groups.tell_run,
             collect_reports,
+            lookout.look_at_run,
         ]
         trainer = [self.open_trainer, self.compute_log_probs, self.compute_advantages, self.update]
         trainer += [self.publish, self.checkpoint, self.close_trainer]

@@ -344,3 +344,47 @@ async def test_an_instance_whose_run_is_gone_gives_its_engine_back(client: Clien
         assert await instance.result() == "stopped"
     assert parts.calls[-1] == "release rollout-0"
     assert parts.phases == ["failed"]
+
+
+async def test_leases_cost_the_history_of_the_run_nothing(client: Client, run_id: str) -> None:
+    """Fifty instances through a step of half a day would fill it."""
+    renewed = asyncio.Event()
+
+    class ShortLeases(ScriptedParts):
+        leases = 0
+
+        async def on_hold(self, instance: InstanceId) -> None:
+            self.leases += 1
+            if self.leases > 5:
+                renewed.set()
+                await asyncio.Event().wait()
+
+    parts = ShortLeases(instances=1)
+    parts.published = {0}
+    async with parts.workers(client, extra_workflows=[SignalSink]):
+        instance = await begin(client, run_id)
+        await asyncio.wait_for(renewed.wait(), 30)
+        await serving(instance, 0)
+        assert [change.state for change in await told(client, run_id)] == [InstanceState.SERVING]
+        await instance.signal(RolloutInstance.stop)
+        await instance.result()
+
+
+async def test_an_instance_whose_run_was_terminated_notices_when_its_lease_is_renewed(
+    client: Client, run_id: str
+) -> None:
+    over = asyncio.Event()
+
+    class OneLease(ScriptedParts):
+        async def on_hold(self, instance: InstanceId) -> None:
+            await over.wait()
+
+    parts = OneLease(instances=1)
+    parts.published = {0}
+    async with parts.workers(client, extra_workflows=[SignalSink]):
+        instance = await begin(client, run_id)
+        await serving(instance, 0)
+        await client.get_workflow_handle(run_id).terminate()
+        over.set()
+        assert await instance.result() == "stopped"
+    assert parts.calls[-1] == "release rollout-0"

@@ -55,6 +55,7 @@ start_groups: Final = Call(signatures.start_groups, STORE_PATIENCE, LEASE, heart
 """A run that ends meanwhile cancels the groups that have been started, and none may follow."""
 cancel_groups: Final = Call(signatures.cancel_groups, STORE_PATIENCE, LEASE, heartbeat=HEARTBEAT)
 collect_reports: Final = Call(signatures.collect_reports, STORE_PATIENCE, LEASE, heartbeat=HEARTBEAT)
+look_at_run: Final = Call(signatures.look_at_run, STORE_PATIENCE, SHORT)
 tell_run: Final = LocalCall(signatures.tell_run, settings.SWEEP, SHORT)
 """It may have to wait for its turn among many held route calls."""
 make_batch: Final = Call(signatures.make_batch, STORE_PATIENCE, settings.BATCH, heartbeat=HEARTBEAT)

@@ -23,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from ...schemas.errors import EngineUnfit, InstanceBusy, PsrlError
     from ...schemas.ids import rollout_queue
     from ...schemas.messages.rollout import HoldRequest, InstanceCommand, PauseRequest, PullRequest
-    from ...schemas.messages.run import InstanceChanged, RunPhase, RunStatus, StartInstance
+    from ...schemas.messages.run import InstanceChanged, LookAtRun, RunPhase, RunStatus, StartInstance
     from ..calls import settings
     from ..calls import table as calls
     from ..calls.call import Call
@@ -160,8 +160,9 @@ class RolloutInstance:
                 return version
 
     async def _hold(self) -> None:
-        """The lease on the engine: fails within seconds when the host or the engine dies, and asks once a minute
-        whether the run still exists. One that is on trial comes back as soon as the engine has given tokens."""
+        """The lease on the engine: fails within seconds when the host or the engine dies, and looks once a minute
+        whether the run still exists, which costs that one's history nothing. One that is on trial comes back as soon as
+        the engine has given tokens."""
         while True:
             request = HoldRequest(**self._command.model_dump(), until_tokens=self._life.budget.on_trial)
             try:
@@ -172,7 +173,18 @@ class RolloutInstance:
             else:
                 if held.tokens:
                     self._life.budget.useful()
-            await self._tell_run()
+            await self._look_at_run()
+
+    async def _look_at_run(self) -> None:
+        request = LookAtRun(run_workflow_id=self._start.run_workflow_id)
+        try:
+            found = await calls.look_at_run(request, summary="is the run still there?")
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            return  # nobody could tell: the next lease will
+        if not found.open:
+            self._stopping = self._orphaned = True
 
     async def _failed(self, error: ActivityError) -> None:
         """Count it, tell the run, and wait a while before the engine is started anew. One that is unfit stays so."""
