@@ -37,4 +37,4 @@ class PlugIn:
 
 
 def recipe(path: str) -> Recipe:
-    return Recipe(PlugIn, (path,))
+    return Recipe(PlugIn, (path,), f"{KEY}={path!r}", FilterLoadError)

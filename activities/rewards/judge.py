@@ -3,6 +3,8 @@
 Promise: whatever the function's signature is, samples go in and one reading for each comes out.
 """
 
+from functools import _lru_cache_wrapper
+from inspect import Signature
 from typing import Any, NamedTuple
 
 from ...schemas.config import RewardScope, RewardSection
@@ -33,7 +35,7 @@ class About(NamedTuple):
 class Judge:
     def __init__(self, reward: RewardSection) -> None:
         """Raises `RewardLoadError`."""
-        named = f"reward.function={reward.function!r}"
+        named = _named(reward)
         self.function = load_function("reward.function", reward.function, RewardLoadError)
         self.is_async = is_async(self.function)
         self.signature = signature_of(self.function)
@@ -42,6 +44,11 @@ class Judge:
             raise RewardLoadError(
                 f"reward.scope=group, but {named} takes {self.signature}, one sample; allowed: reward.scope=auto, or "
                 "veRL's f(data_sources, solution_strs, ground_truths, extra_infos)"
+            )
+        if isinstance(self.function, _lru_cache_wrapper) and not _hashable(self.shape, self.signature):
+            raise RewardLoadError(
+                f"{named} is remembered by its arguments (functools.lru_cache), and would be given some that cannot be "
+                "hashed; allowed: remember a function of texts that this one calls"
             )
         by_group = self.shape.takes_lists if reward.scope is RewardScope.AUTO else reward.scope is RewardScope.GROUP
         wanted = columns_wanted(self.signature, reward.kwargs) if self.shape is Shape.TRL else frozenset[str]()
@@ -53,6 +60,8 @@ class Judge:
             case Shape.SAMPLE:
                 given = list(argument.samples) if self.about.by_group else argument.samples[0]
                 return self.function(given, **self._kwargs)
+            case Shape.SAMPLES:
+                return self.function(list(argument.samples), **self._kwargs)
             case Shape.VERL:
                 return self._by_name(for_verl(argument.samples[0]))
             case Shape.VERL_BATCH:
@@ -71,4 +80,13 @@ class Judge:
 
 
 def recipe(reward: RewardSection) -> Recipe:
-    return Recipe(Judge, (reward,))
+    return Recipe(Judge, (reward,), _named(reward), RewardLoadError)
+
+
+def _named(reward: RewardSection) -> str:
+    return f"reward.function={reward.function!r}"
+
+
+def _hashable(shape: Shape, signature: Signature | None) -> bool:
+    """Whether all that a function of this shape is given is text, as a rule."""
+    return shape is Shape.VERL and signature is not None and "extra_info" not in signature.parameters

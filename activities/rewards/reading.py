@@ -68,8 +68,10 @@ def _metrics(value: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
         found = None if name == SCORE else _number(item)
         if found is None:
             continue
-        if not isinstance(name, str) or (stored := storable(name, MAX_NAME)) != name:
-            raise UserCodeFailed(f"returned the metric {shown(name)}; allowed: names of at most {MAX_NAME} characters")
+        if not isinstance(name, str) or not name or (stored := storable(name, MAX_NAME)) != name:
+            raise UserCodeFailed(
+                f"returned the metric {shown(name)}; allowed: names that are text of 1 to {MAX_NAME} characters"
+            )
         if not math.isfinite(found):
             raise UserCodeFailed(f"returned {name}={shown(item)}; allowed: finite numbers")
         yield stored, found
@@ -80,7 +82,8 @@ def _number(value: object) -> float | None:
     if isinstance(value, Iterator | str | bytes):
         return None
     try:
-        if callable(item := getattr(value, "item", None)):
+        # Alone in an array or a tensor; without a dimension `float` does it, and tells a masked value from 0.
+        if getattr(value, "shape", ()) and callable(item := getattr(value, "item", None)):
             value = item()
         return float(value) if hasattr(value, "__float__") or hasattr(value, "__index__") else None  # type: ignore[arg-type]
     except OverflowError:

@@ -21,11 +21,33 @@ NOT_OFFERED = frozenset({"trainer_state", "environments", "log_extra", "log_metr
 """TRL hands these out; they belong to its trainer."""
 
 
+OTHERS_NAMES = frozenset({"completion", "response", "responses", "text", "texts", "solution", "answer", "prediction"})
+OTHERS_NAMES |= {
+    "output",
+    "outputs",
+    "prompt",
+    "prompts",
+    "query",
+    "queries",
+    "messages",
+    "conversation",
+    "data",
+    "state",
+}
+"""What a function's only parameter is called where it is given a text, or what another library has for a batch."""
+LISTS = frozenset({"list", "sequence", "tuple", "iterable", "collection"})
+NO_SAMPLES = frozenset({"str", "bytes", "int", "float", "bool", "none", "dict", "mapping", "mutablemapping"})
+NO_SAMPLES |= {"list", "sequence", "tuple", "array", "ndarray", "tensor", "dataproto"}
+"""Types by their names: an annotation may be no more than a text."""
+
+
 class Shape(StrEnum):
     """What a function takes."""
 
     SAMPLE = "sample"
     """One `RewardSample`, or with reward.scope=group the list of them."""
+    SAMPLES = "samples"
+    """The list of them, by its annotation."""
     VERL = "verl"
     """veRL's columns of one sample, by name."""
     VERL_BATCH = "verl-batch"
@@ -35,7 +57,7 @@ class Shape(StrEnum):
 
     @property
     def takes_lists(self) -> bool:
-        return self in (Shape.VERL_BATCH, Shape.TRL)
+        return self in (Shape.SAMPLES, Shape.VERL_BATCH, Shape.TRL)
 
 
 class Accepts(NamedTuple):
@@ -78,9 +100,41 @@ def recognise(named: str, signature: inspect.Signature | None, kwargs: dict[str,
         return Shape.TRL
     if not takes_one(signature, kwargs):
         raise RewardLoadError(f"{named} takes {signature}; allowed: {ALLOWED}")
-    if _annotation(signature) in (str, "str"):
-        raise RewardLoadError(f"{named} takes {signature}: one text, which may be anything; allowed: {ALLOWED}")
+    return _of_samples(named, signature)
+
+
+def _of_samples(named: str, signature: inspect.Signature) -> Shape:
+    """Of a function that takes one argument. Raises `RewardLoadError` for one that is written for another."""
+    first = next(iter(signature.parameters.values()))
+    if first.kind is Parameter.VAR_POSITIONAL and Accepts.of(signature).others:
+        raise RewardLoadError(
+            f"{named} takes {signature}, which does not say what, as behind a decorator without functools.wraps; "
+            f"allowed: {ALLOWED}"
+        )
+    if first.annotation is Parameter.empty:
+        if first.name in OTHERS_NAMES:
+            raise RewardLoadError(
+                f"{named} takes {signature}, and {first.name!r} would be given a whole RewardSample; allowed: "
+                f"{first.name}: RewardSample where that is meant, {ALLOWED}"
+            )
+        return Shape.SAMPLE
+    kind, inside = _kind(first.annotation)
+    if kind in LISTS and inside not in NO_SAMPLES:
+        return Shape.SAMPLES
+    if kind in NO_SAMPLES:
+        raise RewardLoadError(f"{named} takes {signature}: one {kind}, which may be anything; allowed: {ALLOWED}")
     return Shape.SAMPLE
+
+
+def _kind(annotation: Any) -> tuple[str, str]:
+    """The name of a type, and of what it holds, in small letters: `("list", "rewardsample")`."""
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    outer, _, inner = text.strip("'\" ").partition("[")
+    return _last_part(outer), _last_part(inner.partition("[")[0].partition(",")[0].rstrip("]"))
+
+
+def _last_part(name: str) -> str:
+    return name.strip("'\" ").rpartition(".")[2].lower()
 
 
 def columns_wanted(signature: inspect.Signature | None, kwargs: dict[str, Any]) -> frozenset[str]:
@@ -146,10 +200,6 @@ def _completion(sample: RewardSample) -> Any:
     if sample.messages is None:
         return sample.response_text
     return [{"role": "assistant", "content": sample.response_text}]
-
-
-def _annotation(signature: inspect.Signature) -> Any:
-    return next(iter(signature.parameters.values())).annotation
 
 
 def _check_kwargs(named: str, signature: inspect.Signature, accepts: Accepts, kwargs: dict[str, Any]) -> None:

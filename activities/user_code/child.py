@@ -18,6 +18,7 @@ from typing import Any
 from ...schemas.errors import UserCodeFailed, UserError
 from .prepared import Found, Prepared, Recipe, answer
 from .signals import needs_process
+from .started import end_with_all, keep_orphans
 
 WATCHDOG_MARGIN_S = 10.0
 """Past a call's time limit: whoever asked has ended this process by then, unless it is gone itself."""
@@ -26,6 +27,7 @@ GB = 1 << 30
 
 def main(socket: int) -> None:
     threading.Thread(target=_end_with_parent, args=(_lifeline(),), daemon=True).start()
+    keep_orphans()
     # A crash is told by a traceback in the log; its memory image would fill the disk.
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -96,10 +98,11 @@ def _lifeline() -> int:
 
 
 def _end_with_parent(lifeline: int) -> None:
-    """Together with what user code has started in this process group."""
-    while os.read(lifeline, 1):
+    """Together with what user code has started."""
+    ours, read = os.getpid(), os.read
+    while read(lifeline, 1):
         pass
-    os.killpg(0, signal.SIGKILL)
+    end_with_all(ours)
 
 
 if __name__ == "__main__":

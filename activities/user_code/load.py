@@ -6,20 +6,24 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2s
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ...schemas.config.reward import is_file
 from ...schemas.errors import UserError, nearest
+from ...schemas.text import named
 
 UserFunction = Callable[..., Any]
 """Sync or async."""
 
 FORMS = "package.module:function or path/to/file.py:function"
-MAX_TRACEBACK = 2000
+NOBODYS = ("<", os.path.dirname(__file__), os.path.dirname(os.__file__))
+"""How the files begin whose lines tell a user nothing: Python's own, installed packages, and ours."""
+MAX_PLACES = 4
+"""Lines of the user's code that an import went through, the innermost ones."""
 
 _imported: dict[str, int] = {}
 """Modification time of each module's file when it was imported here."""
@@ -27,7 +31,7 @@ _imported: dict[str, int] = {}
 
 def load_function(key: str, path: str, refusal: type[UserError]) -> UserFunction:
     """`package.module:function`, the value of `key`, looked for on the import path and in the working directory; or a
-    file's. Raises `refusal`; when the user's module fails on import, with the module's own traceback."""
+    file's. Raises `refusal`; when the user's module fails on import, with the lines that failed."""
     place, colon, name = path.rpartition(":")
     if not (place and colon and name):
         raise refusal(f"{key}={path!r}; allowed: {FORMS}")
@@ -40,17 +44,42 @@ def load_function(key: str, path: str, refusal: type[UserError]) -> UserFunction
         module = _run_file(Path(place).resolve()) if from_file else _import_current(place)
     except BaseException as error:  # the border to user code, which may raise anything
         raise refusal(
-            f"{key}={path!r}: importing {place} failed (working directory {os.getcwd()}):\n"
-            f"{traceback.format_exc()[-MAX_TRACEBACK:]}"
+            f"{key}={path!r}: importing {place} failed (working directory {os.getcwd()}): {_told(error)}"
         ) from error
-    function = getattr(module, name, None)
-    if function is None:
-        raise refusal(f"{key}={path!r}: {place} has no {name!r}{nearest(name, vars(module))}")
-    if not callable(function) or inspect.isclass(function):
+    function: Any = module
+    for part in name.split("."):
+        above, function = function, getattr(function, part, None)
+        if function is None:
+            raise refusal(f"{key}={path!r}: {place} has no {name!r}{nearest(part, dir(above))}")
+    if inspect.isclass(function):
+        raise refusal(f"{key}={path!r} is a class; allowed: a function, or an object of a class that can be called")
+    if not callable(function):
         raise refusal(f"{key}={path!r} is a {type(function).__name__}, not a function")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in _layers(function)):
         raise refusal(f"{key}={path!r} is a generator, which yields; allowed: a function that returns")
     return function  # type: ignore[no-any-return]
+
+
+def _told(error: BaseException) -> str:
+    """What failed, and the user's own lines that led there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        frame for frame in frames if not frame.filename.startswith(NOBODYS) and "site-packages" not in frame.filename
+    ]
+    places = " -> ".join(f"{frame.filename}, line {frame.lineno}" for frame in own[-MAX_PLACES:])
+    advice = ""
+    if isinstance(error, ImportError) and "relative import" in named(error):
+        advice = "; a file named by its path belongs to no package, its module does: package.module:function"
+    return f"{named(error)}{f' ({places})' if places else ''}{advice}"
+
+
+def _layers(function: UserFunction) -> Iterator[Any]:
+    """The function, what its decorators are wrapped around, and what a call of an object runs."""
+    layer: Any = function if isinstance(function, FunctionType | MethodType) else type(function).__call__
+    yield function
+    while layer is not None:
+        yield layer
+        layer = vars(layer).get("__wrapped__") if isinstance(layer, FunctionType) else None
 
 
 def is_async(function: UserFunction) -> bool:
@@ -64,7 +93,7 @@ def signature_of(function: UserFunction) -> inspect.Signature | None:
     """None for one that has none to look at: some of those written in C."""
     try:
         return inspect.signature(function)
-    except (TypeError, ValueError):
+    except Exception:  # noqa: BLE001  (the border to user code: an object is asked for its attributes)
         return None
 
 

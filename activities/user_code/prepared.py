@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from ...schemas.errors import UserCodeFailed
+from ...schemas.errors import UserCodeFailed, UserError
 from ...schemas.text import described, first_line, named, storable
 from .load import UserFunction
 
@@ -42,9 +42,18 @@ class Recipe:
     make: Callable[..., Prepared]
     """A function of a module. Raises a `UserError` for what cannot be called."""
     arguments: tuple[Any, ...]
+    named: str = "the function"
+    """The configuration's key and value."""
+    refusal: type[UserError] = UserError
 
     def prepare(self) -> Prepared:
-        return self.make(*self.arguments)
+        """Raises a `UserError`, whatever the user's objects do when they are looked at."""
+        try:
+            return self.make(*self.arguments)
+        except UserError:
+            raise
+        except BaseException as error:
+            raise self.refusal(f"{self.named}: looking at it raises {storable(named(error), MAX_LINE)}") from error
 
 
 class Found(NamedTuple):

@@ -5,13 +5,11 @@ the call that it was in and says how it ended. Methods block, but for `end`.
 """
 
 import atexit
-import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 from weakref import WeakSet
@@ -20,6 +18,7 @@ from ...schemas.config.reward import PROCESS_STARTS_WITHIN_S
 from ...schemas.errors import UserCodeFailed, UserError
 from ...schemas.text import named
 from .prepared import Found, Recipe
+from .started import end_with_all
 
 COMMAND = [sys.executable, "-m", "psrl.activities.user_code.child"]
 ENDS_WITHIN_S = 5.0
@@ -134,8 +133,7 @@ def how(status: int) -> str:
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
     """With all that it started: the process leads a group of its own, which may have outlived it."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    end_with_all(process.pid)
     process.wait()
     assert process.stdin is not None
     process.stdin.close()

@@ -1,17 +1,19 @@
-"""Signals belong to a process's main thread. Functions that want them (`signal.alarm` is how verifiers limit their own
-time) must be told apart, for two reasons: in a thread Python refuses `signal.signal`, and some functions take that
-refusal for a wrong answer and return 0.0; and an alarm without a handler ends the whole process.
+"""What a function may not do in a thread. Signals belong to a process's main thread (`signal.alarm` is how verifiers
+limit their own time): in a thread Python refuses `signal.signal`, some functions take that refusal for a wrong answer
+and return 0.0, and an alarm without a handler ends the whole process. The working directory, where prints go and the
+functions of `os` belong to all threads: those who run a model's code change them, and the others meet it.
 
 Two nets: `needs_process` looks at a function before it is called; `refused` notices what that has overlooked.
 """
 
 import functools
-import signal
 import sys
 import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dis import get_instructions
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -20,13 +22,19 @@ from .load import UserFunction
 
 TELLING = {
     "signal": ("alarm", "setitimer"),
-    "os": ("fork",),
+    "os": ("fork", "forkpty", "chdir", "fchdir", "umask"),
+    "contextlib": ("chdir", "redirect_stdout", "redirect_stderr"),
+    "resource": ("setrlimit",),
     "multiprocessing": ("Process", "Pool"),
     "concurrent.futures": ("ProcessPoolExecutor",),
 }
-"""What is for a process of its own: signals for the reasons above; a fork copies the threads' locks as they stand, and
-the child waits for them for ever."""
-GUARDED = ("signal", *TELLING["signal"])
+"""What is for a process of its own: signals and what all threads share for the reasons above; a fork copies the
+threads' locks as they stand, and the child waits for them for ever."""
+ONLY_SYNC = {"asyncio": ("get_event_loop",)}
+"""The same for functions that are not async: a thread but the main one has no event loop until it makes one."""
+POOLS = ("multiprocessing.pool", "multiprocessing.managers", "concurrent.futures.process")
+"""Modules of objects that were made on import and fork when they are used."""
+GUARDED = {"signal": ("signal", *TELLING["signal"]), "os": ("chdir", "fchdir")}
 MAX_LOOKED_AT = 2000
 """Functions. Libraries are large, and what is overlooked is noticed when it is called."""
 
@@ -58,13 +66,15 @@ def refused() -> Iterator[None]:
     finally:
         _here.depth -= 1
         if _here.wanted:
-            raise NeedsProcess(f"it uses {_here.wanted}, which works in the main thread of a process only")
+            raise NeedsProcess(f"it uses {_here.wanted}, which is for a process of its own")
 
 
 @functools.cache
 def _install() -> None:
-    for name in GUARDED:
-        setattr(signal, name, _guarded(name, getattr(signal, name)))
+    for module, names in GUARDED.items():
+        for name in names:
+            original = getattr(sys.modules[module], name)
+            setattr(sys.modules[module], name, _guarded(f"{module}.{name}", original))
 
 
 def _guarded(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,8 +82,8 @@ def _guarded(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if not _here.depth:
             return original(*args, **kwargs)
-        _here.wanted = f"signal.{name}"
-        raise ValueError(f"{_here.wanted} only works in main thread of the main interpreter")
+        _here.wanted = name
+        raise ValueError(f"{name} only works in main thread of the main interpreter")
 
     return guarded
 
@@ -90,8 +100,8 @@ def needs_process(function: UserFunction) -> str:
             seen.add(id(found))
             scope = _scope(found)
             names = set(_names(found.__code__))
-            if telling := _telling(names, scope):
-                return f"{found.__module__}.{found.__qualname__} uses {telling}"
+            if telling := _telling(names, scope, found.__code__):
+                return f"{found.__module__}.{found.__qualname__} {telling}"
             queue.extend(_reached(names, scope))
     return ""
 
@@ -143,15 +153,35 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _telling(names: set[str], scope: Mapping[str, Any]) -> str:
-    for module_name, functions in TELLING.items():
+def _telling(names: set[str], scope: Mapping[str, Any], code: CodeType) -> str:
+    is_async = bool(code.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR))
+    for module_name, functions in (TELLING if is_async else TELLING | ONLY_SYNC).items():
         module = sys.modules.get(module_name)
         # `import signal` inside the function leaves the module's name among its own.
         reached = any(scope.get(name) is module for name in names) or module_name in names
         for name in functions:
             if name in names and module is not None and (reached or scope.get(name) is getattr(module, name, module)):
-                return f"{module_name}.{name}"
-    return ""
+                return f"uses {module_name}.{name}"
+    for name in sorted(names):
+        if type(scope.get(name)).__module__ in POOLS:
+            return f"uses {name}, a {type(scope[name]).__name__}"
+    return next((f"changes {changed}" for changed in _changed_for_all(code, scope)), "")
+
+
+def _changed_for_all(code: CodeType, scope: Mapping[str, Any]) -> Iterator[str]:
+    """`sys.stdout = …`, `os.kill = None`: what is set in modules of Python's own."""
+    before = None
+    for step in get_instructions(code):
+        if step.opname == "STORE_ATTR" and before is not None and "LOAD" in before.opname:
+            name = str(before.argval)
+            imported = sys.modules.get(name) if name in code.co_names else None
+            held = imported if "FAST" in before.opname else scope.get(name)
+            if isinstance(held, ModuleType) and held.__name__ in sys.stdlib_module_names:
+                yield f"{held.__name__}.{step.argval}"
+        before = step
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _changed_for_all(constant, scope)
 
 
 def _reached(names: set[str], scope: Mapping[str, Any]) -> Iterator[Any]:

@@ -33,8 +33,8 @@ class RewardIsolation(StrEnum):
     """Where the reward function and a group filter of your own run."""
 
     AUTO = "auto"
-    """In threads; in processes when the function, or what it calls, uses `signal.alarm` or starts processes, and once a
-    call has ended the process it ran in."""
+    """In threads; in processes when the function, or what it calls, uses `signal.alarm`, starts processes or changes
+    what all threads share, such as the working directory, and once a call has ended the process it ran in."""
     THREAD = "thread"
     """In threads of the worker: cheapest, and many at a time may wait for a service."""
     PROCESS = "process"

@@ -4,9 +4,11 @@ import asyncio
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,15 @@ def yields(sample: RewardSample) -> Iterator[float]:
     yield 1.0
 
 
+class Yields:
+    def __call__(self, sample: RewardSample) -> Iterator[float]:
+        yield 1.0
+
+
+object_that_yields = Yields()
+yields_below_a_decorator = contextmanager(yields)
+
+
 def crashes_on_x(sample: RewardSample) -> float:
     if sample.response_text == "x":
         ctypes.string_at(0)
@@ -145,6 +156,14 @@ def starts_a_child(sample: RewardSample) -> float:
         time.sleep(60)
         os._exit(0)
     Path(sample.response_text).write_text(str(child))
+    time.sleep(60)
+    return 1.0
+
+
+def starts_a_session(sample: RewardSample) -> float:
+    """As sandboxes do; its child's child is nobody's by then."""
+    command = ["sh", "-c", 'sleep 60 & echo $! > "$0"', sample.response_text]
+    subprocess.run(command, start_new_session=True, check=True)
     time.sleep(60)
     return 1.0
 

@@ -51,7 +51,8 @@ def test_numbers_of_other_libraries_are_numbers_and_several_in_one_are_none() ->
         ({"score": 1, "length": 10**400}, "returned length=1000"),
         ({"score": 1, 3: 1}, "returned the metric 3; allowed: names"),
         ({"score": 1, "a\0b": 1}, r"returned the metric 'a\x00b'; allowed: names"),
-        ({"score": 1, "x" * 101: 1}, "allowed: names of at most 100 characters"),
+        ({"score": 1, "x" * 101: 1}, "allowed: names that are text of 1 to 100 characters"),
+        ({"score": 1, "": 1}, "returned the metric ''; allowed: names"),
         ({"score": 1, **{f"m{i}": i for i in range(101)}}, "returned 101 metrics; allowed: at most 100"),
     ],
 )
@@ -59,6 +60,12 @@ def test_what_cannot_be_a_reading_is_refused_naming_it(returned: Any, reason: st
     with pytest.raises(UserCodeFailed) as caught:
         reading(returned)
     assert reason in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:Warning. converting a masked element to nan")
+def test_a_value_that_is_masked_is_not_a_zero() -> None:
+    with pytest.raises(UserCodeFailed, match="allowed: one finite number"):
+        reading(np.ma.masked)
 
 
 @pytest.mark.parametrize("returned", [1.0, {"score": 1.0, "style": 2}, {"score": 1.0, "style": 2, "acc": "yes"}])

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from psrl.activities.rewards.judge import Judge, Question
+from psrl.activities.rewards.judge import Judge, Question, recipe
 from psrl.activities.rewards.load import check_columns, check_reward, chosen_for
 from psrl.activities.rewards.shapes import Shape, recognise
 from psrl.activities.user_code.prepared import answer
 from psrl.schemas.config import RewardSection
 from psrl.schemas.errors import RewardLoadError, UserCodeFailed
 from psrl.schemas.messages.rewards import RewardSample
+from tests.support.hostile_rewards import Unspeakable
 
 HERE = "tests.unit.activities.rewards.test_shapes"
 
@@ -95,6 +96,24 @@ def with_kwargs(sample, weight=1.0):  # type: ignore[no-untyped-def]
     return weight * len(sample.response_text)
 
 
+def of_many(samples: list[RewardSample]) -> list[int]:
+    return [len(samples) for _ in samples]
+
+
+def with_a_default_that_cannot_be_shown(sample: RewardSample, of: object = Unspeakable()) -> float:
+    return 1.0
+
+
+@functools.cache
+def remembered(sample: RewardSample) -> float:
+    return 1.0
+
+
+@functools.cache
+def remembered_by_texts(solution_str: str, ground_truth: str) -> float:
+    return float(solution_str == ground_truth)
+
+
 class Callable:
     def __call__(self, data_source: str, solution_str: str, ground_truth: str) -> bool:
         return solution_str == ground_truth
@@ -156,7 +175,15 @@ def test_further_arguments_come_from_the_configuration() -> None:
         ("(a, b, /)", "allowed"),
         ("(solution_str, truth)", "allowed"),
         ("(sample, *, weight)", "allowed"),
-        ("(completion: str)", "one text, which may be anything"),
+        ("(completion: str)", "one str, which may be anything"),
+        ("(batch: 'dict[str, float]')", "one dict, which may be anything"),
+        ("(answers: list[str])", "one list, which may be anything"),
+        (
+            "(completion, **kwargs)",
+            "'completion' would be given a whole RewardSample; allowed: completion: RewardSample",
+        ),
+        ("(data, return_dict=False)", "'data' would be given a whole RewardSample"),
+        ("(*args, **kwargs)", "does not say what, as behind a decorator without functools.wraps"),
         ("(prompts, completions, trainer_state)", "trainer_state of TRL's trainer is not offered here"),
     ],
 )
@@ -167,12 +194,25 @@ def test_a_signature_that_fits_none_is_refused_naming_those_that_do(text: str, r
         recognise("reward.function='m:f'", inspect.signature(namespace["f"]), {})
 
 
-@pytest.mark.parametrize("text", ["(sample)", "(*samples)", "(sample, weight=1)", "(response)", "(*, completions=1)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(sample)",
+        "(*samples)",
+        "(sample, weight=1)",
+        "(response: RewardSample)",
+        "(one: 'Mine')",
+        "(*, completions=1)",
+        "(many: list[RewardSample])",
+        "(many: 'Sequence[psrl.RewardSample]')",
+        "(many: list)",
+    ],
+)
 def test_a_signature_that_fits_is_recognised(text: str) -> None:
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, Any] = {"RewardSample": RewardSample}
     exec(f"def f{text}: ...", namespace)
     shape = recognise("f", inspect.signature(namespace["f"]), {})
-    assert shape is (Shape.TRL if "completions" in text else Shape.SAMPLE)
+    assert shape is (Shape.TRL if "completions" in text else Shape.SAMPLES if "many" in text else Shape.SAMPLE)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +229,24 @@ def test_a_further_argument_that_the_function_cannot_take_is_refused(kwargs: dic
     function = g if "solution_str" in kwargs else f
     with pytest.raises(RewardLoadError, match=reason):
         recognise("f", inspect.signature(function), kwargs)
+
+
+def test_a_function_of_a_list_of_samples_by_its_annotation_sees_the_whole_group() -> None:
+    assert [one.reward for one in asked("of_many", chat("a"), chat("bb"))] == [2.0, 2.0]
+    assert asked("of_many", chat("a"), scope="trajectory")[0].reward == 1.0
+    assert Judge(RewardSection(function=f"{HERE}:of_many")).about.by_group
+
+
+def test_what_is_remembered_by_its_arguments_is_refused_where_they_cannot_be() -> None:
+    with pytest.raises(RewardLoadError, match=r"is remembered by its arguments \(functools\.lru_cache\)"):
+        asked("remembered", chat("7"))
+    assert asked("remembered_by_texts", chat("7"))[0].reward == 1.0
+
+
+def test_an_object_that_raises_when_it_is_looked_at_is_refused_by_name() -> None:
+    made = recipe(RewardSection(function=f"{HERE}:with_a_default_that_cannot_be_shown"))
+    with pytest.raises(RewardLoadError, match=r"^reward\.function='.*shown': looking at it raises KeyError: 'no repr'"):
+        made.prepare()
 
 
 def test_one_sample_at_a_time_and_the_whole_group_at_once_exclude_each_other() -> None:

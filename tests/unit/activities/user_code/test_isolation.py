@@ -70,9 +70,10 @@ async def test_a_call_past_its_limit_is_killed_even_while_it_holds_the_interpret
     assert run.calls.abandoned == 0
 
 
-async def test_what_a_killed_call_has_started_ends_with_it(opened: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["starts_a_child", "starts_a_session"])
+async def test_what_a_killed_call_has_started_ends_with_it(opened: Any, tmp_path: Path, name: str) -> None:
     told = tmp_path / "pid"
-    (late,) = await opened("starts_a_child", timeout_s=1).score(str(told))
+    (late,) = await opened(name, timeout_s=3).score(str(told))
     assert late.outcome is ScoreOutcome.FAILED
     await _gone(int(told.read_text()))
 
@@ -188,7 +189,7 @@ async def test_an_alarm_that_nobody_saw_is_noticed_and_its_wrong_answer_not_beli
 async def test_an_alarm_in_a_thread_is_a_failure_where_threads_were_asked_for(opened: Any) -> None:
     (failed,) = await opened("limited_out_of_sight", isolation="thread").score("abc")
     assert failed.outcome is ScoreOutcome.FAILED
-    assert failed.error.startswith("it uses signal.signal, which works in the main thread of a process only")
+    assert failed.error.startswith("it uses signal.signal, which is for a process of its own")
     assert failed.error.endswith("allowed: reward.isolation=auto or process")
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from psrl.activities.user_code.load import load_function
 from psrl.schemas.errors import RewardLoadError
+from tests.support import rewards
 
 
 def load(path: str) -> object:
@@ -21,9 +22,15 @@ def load(path: str) -> object:
         ("tests.support.none:f", "No module named 'tests.support.none'"),
         ("tests.support.rewards:lenght", r"has no 'lenght' \(did you mean 'length'\?\)"),
         ("tests.support.rewards:not_a_function", "is a int, not a function"),
-        ("tests.support.rewards:Allowance", "is a type, not a function"),
+        ("tests.support.rewards:Allowance", "is a class; allowed: a function, or an object of a class"),
+        ("tests.support.rewards:Allowance.tkae", r"has no 'Allowance.tkae' \(did you mean 'take'\?\)"),
         ("tests.support.hostile_rewards:yields", "is a generator, which yields; allowed: a function that returns"),
-        ("tests.support.broken_reward:f", r"(?s)broken_reward.py.*ZeroDivisionError"),
+        ("tests.support.hostile_rewards:object_that_yields", "is a generator, which yields"),
+        ("tests.support.hostile_rewards:yields_below_a_decorator", "is a generator, which yields"),
+        (
+            "tests.support.broken_reward:f",
+            r"\): ZeroDivisionError: division by zero \(\S*tests/support/broken_reward\.py, line 3\)$",
+        ),
         ("no/such/file.py:f", "there is no file no/such/file.py"),
         ("tests/support/rewards.py:lenght", r"has no 'lenght' \(did you mean 'length'\?\)"),
         ("tests/support:f", "there is no file tests/support "),
@@ -61,6 +68,25 @@ def test_a_file_finds_what_lies_beside_it_and_hides_nothing_of_pythons(
     function = load(f"{tmp_path / 'judge.py'}:f")
     assert callable(function)
     assert function(None) == (5, False, type(lambda: None))
+
+
+def test_a_module_that_fails_on_import_is_told_in_one_line_by_the_users_own_lines(tmp_path: Path) -> None:
+    (tmp_path / "broken_below.py").write_text("import json\n\njson.loads('{')")
+    (tmp_path / "judge.py").write_text("\nimport broken_below")
+    with pytest.raises(RewardLoadError) as caught:
+        load(f"{tmp_path / 'judge.py'}:f")
+    (told,) = str(caught.value).splitlines()
+    assert told.endswith(f"({tmp_path}/judge.py, line 2 -> {tmp_path}/broken_below.py, line 3)")
+
+
+def test_a_relative_import_in_a_file_is_told_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "relative.py").write_text("from . import helper")
+    with pytest.raises(RewardLoadError, match="belongs to no package, its module does"):
+        load(f"{tmp_path / 'relative.py'}:f")
+
+
+def test_a_method_is_named_as_an_attribute() -> None:
+    assert load("tests.support.rewards:allowance.take") == rewards.allowance.take
 
 
 @pytest.mark.parametrize("code", ["raise SystemExit('usage: judge FILE')", "raise KeyboardInterrupt"])

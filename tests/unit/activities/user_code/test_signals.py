@@ -5,9 +5,11 @@ import functools
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout
 from signal import setitimer
 from typing import Any
 
@@ -94,6 +96,37 @@ def has_a_process(sample: object) -> None:
     multiprocessing.Process(target=directly).start()
 
 
+def enters_a_folder(sample: object) -> None:
+    os.chdir("/")
+
+
+def keeps_what_is_printed(sample: object) -> None:
+    with redirect_stdout(None):
+        print(sample)
+
+
+def prints_elsewhere(sample: object) -> None:
+    sys.stdout = sys.__stderr__  # type: ignore[assignment]
+
+
+def guards_against_a_models_code(sample: object) -> None:
+    import shutil
+
+    shutil.rmtree = None  # type: ignore[assignment]
+
+
+def wants_a_loop(sample: object) -> None:
+    asyncio.get_event_loop().run_until_complete(asyncio.sleep(0))
+
+
+POOL = ProcessPoolExecutor()
+"""Starts nothing before it is used."""
+
+
+def has_a_pool_since_its_import(sample: object) -> Any:
+    return POOL.submit(len, "a").result()
+
+
 @pytest.mark.parametrize(
     ("function", "telling"),
     [
@@ -110,9 +143,17 @@ def has_a_process(sample: object) -> None:
         (forks, "forks uses os.fork"),
         (has_a_pool, "has_a_pool uses concurrent.futures.ProcessPoolExecutor"),
         (has_a_process, "has_a_process uses multiprocessing.Process"),
+        (has_a_pool_since_its_import, "uses POOL, a ProcessPoolExecutor"),
+        (enters_a_folder, "uses os.chdir"),
+        (keeps_what_is_printed, "uses contextlib.redirect_stdout"),
+        (prints_elsewhere, "changes sys.stdout"),
+        (guards_against_a_models_code, "changes shutil.rmtree"),
+        (wants_a_loop, "uses asyncio.get_event_loop"),
     ],
 )
-def test_what_uses_an_alarm_or_forks_is_found_wherever_it_hides(function: Callable[..., Any], telling: str) -> None:
+def test_what_is_for_a_process_of_its_own_is_found_wherever_it_hides(
+    function: Callable[..., Any], telling: str
+) -> None:
     assert needs_process(function).endswith(telling)
 
 
@@ -122,22 +163,41 @@ def alarmed(sample: object) -> str:
     return f"{alarm} {asyncio.run} {signal}"
 
 
-@pytest.mark.parametrize("function", [alarmed, len, str.upper, pytest.approx, asyncio.run])
+async def on_its_loop(sample: object) -> None:
+    asyncio.get_event_loop()
+
+
+class Counter:
+    stdout = 0
+
+
+def counts(sample: object) -> None:
+    """An object called like a module is none."""
+    sys = Counter()
+    sys.stdout = 1
+
+
+@pytest.mark.parametrize("function", [alarmed, on_its_loop, counts, len, str.upper, pytest.approx, asyncio.run])
 def test_what_does_not_need_a_process_is_left_in_a_thread(function: Callable[..., Any]) -> None:
     assert needs_process(function) == ""
 
 
-def test_an_alarm_in_a_thread_of_user_code_is_refused_and_told() -> None:
+@pytest.mark.parametrize(
+    ("name", "call"), [("signal.alarm", lambda: signal.alarm(30)), ("os.chdir", lambda: os.chdir("/"))]
+)
+def test_what_belongs_to_the_process_is_refused_in_a_thread_of_user_code_and_told(
+    name: str, call: Callable[[], object]
+) -> None:
     told: list[BaseException] = []
 
-    def call() -> None:
+    def work() -> None:
         try:
-            with refused(), pytest.raises(ValueError, match=r"signal\.alarm only works in main thread"):
-                signal.alarm(30)
+            with refused(), pytest.raises(ValueError, match=f"{name} only works in main thread"):
+                call()
         except NeedsProcess as need:
             told.append(need)
 
-    thread = threading.Thread(target=call)
+    thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert [str(need) for need in told] == ["it uses signal.alarm, which works in the main thread of a process only"]
+    assert [str(need) for need in told] == [f"it uses {name}, which is for a process of its own"]
