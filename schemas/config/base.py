@@ -1,16 +1,30 @@
-"""The base of every configuration section: frozen, and a key nobody knows is refused with the nearest name."""
+"""The base of every configuration section: frozen; a key nobody knows is refused with the nearest name, and a value
+that no store or clock takes with what they take."""
 
-from typing import Any
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from ..errors import nearest
+from ..text import storable
+
+LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
+"""Whole numbers as the store's columns, and random generators, have them."""
+YEAR_S = 365 * 24 * 60 * 60
+"""The longest time: for ever is none, and neither Temporal nor Python can wait for it."""
 
 
 class Section(BaseModel):
     """One group of keys. The text under each field is its documentation (docs/configuration.md)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
+    )
+    theirs: ClassVar[frozenset[str]] = frozenset()
+    """Keys of veRL's that are no typing errors."""
 
     @model_validator(mode="before")
     @classmethod
@@ -20,9 +34,22 @@ class Section(BaseModel):
             for key in values:
                 if key not in known:
                     raise ValueError(
-                        f"unknown key {key!r}{_advice(str(key), known)}; known here: {', '.join(sorted(known))}"
+                        f"unknown key {key!r}{cls._advice(str(key), known)}; known here: {', '.join(sorted(known))}"
                     )
         return values
+
+    @field_validator("*")
+    @classmethod
+    def _can_be_kept(cls, value: Any, info: ValidationInfo) -> Any:
+        name = str(info.field_name)
+        if name.endswith("_s") and isinstance(value, int | float) and value > YEAR_S:
+            raise PydanticCustomError("too_long", "input should be at most {limit}, a year", {"limit": YEAR_S})
+        largest = LARGEST_SEED if name == "seed" else LARGEST
+        if isinstance(value, int) and abs(value) > largest:
+            raise PydanticCustomError("too_large", "input should be at most {limit}", {"limit": largest})
+        if not isinstance(value, BaseModel) and (why := _not_storable(value)):
+            raise PydanticCustomError("not_storable", "{why}", {"why": why})
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -37,9 +64,25 @@ class Section(BaseModel):
         kind = cls.model_fields[key].annotation if key in cls.model_fields else None
         return isinstance(kind, type) and issubclass(kind, Section)
 
+    @classmethod
+    def _advice(cls, key: str, known: list[str]) -> str:
+        section, _, below = key.partition(".")
+        if below and section in known:
+            return f" ({below!r} is written below {section!r}, indented)"
+        if section in cls.theirs:
+            return " (veRL's; `psrl config import FILE` translates it)"
+        return nearest(key, known)
 
-def _advice(key: str, known: list[str]) -> str:
-    section, _, below = key.partition(".")
-    if below and section in known:
-        return f" ({below!r} is written below {section!r}, indented)"
-    return nearest(key, known)
+
+def _not_storable(value: Any) -> str:
+    """Why JSON or PostgreSQL does not take it; empty for what they do."""
+    if isinstance(value, str):
+        return "" if storable(value, len(value)) == value else "input should have no NUL and no half of a character"
+    if isinstance(value, float) and not isfinite(value):
+        return "input should be a finite number"
+    if isinstance(value, Mapping):
+        return next(filter(None, map(_not_storable, [*value, *value.values()])), "")
+    if isinstance(value, list | tuple):
+        return next(filter(None, map(_not_storable, value)), "")
+    allowed = value is None or isinstance(value, bool | int | float)
+    return "" if allowed else f"input should be text, a number, true, false, null, a list or a mapping, not {value!r}"

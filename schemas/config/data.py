@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
+from yaml import YAMLError, safe_load
 
 from .base import Section
 
@@ -10,12 +11,23 @@ TEMPLATE_SUFFIX = ".jinja"
 """A chat template that is called so is a file."""
 
 
-def _as_list(value: Any) -> Any:
-    """One file needs no list around it."""
-    return [value] if isinstance(value, str) else value
+def as_files(value: Any) -> Any:
+    """One file needs no list around it; a list may be a text, as it is in a variable or on Hydra's command line."""
+    if isinstance(value, str):
+        value = _listed(value.strip()) or [value]
+    if isinstance(value, list | tuple) and any(isinstance(one, str) and not one.strip() for one in value):
+        raise ValueError("the name of a file is empty")
+    return value
 
 
-Files = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
+def _listed(text: str) -> Any:
+    try:
+        return safe_load(text) if text.startswith("[") and text.endswith("]") else None
+    except YAMLError:  # the pattern of a file's name
+        return None
+
+
+Files = Annotated[tuple[str, ...], BeforeValidator(as_files)]
 
 
 class DataSection(Section):

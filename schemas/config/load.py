@@ -18,6 +18,14 @@ from .resolve import resolved
 from .root import RunConfig
 from .variables import with_variables
 
+HYDRAS = ("+", "~")
+AS_WRITTEN = {
+    "model_type": "Input should be a section: a mapping of keys",
+    "tuple_type": "Input should be a list",
+    "dict_type": "Input should be a mapping of keys",
+}
+"""What YAML calls the types that Python has other names for."""
+
 
 class Merged(NamedTuple):
     """A nested mapping, not yet checked against the models."""
@@ -43,7 +51,8 @@ def merge_with_places(file: Path | None, overrides: Sequence[str]) -> Merged:
     try:
         merged = OmegaConf.merge(written.values, given)
     except (OmegaConfBaseException, TypeError) as error:
-        raise ConfigError(f"configuration {file} cannot be overridden: {one_line(error)}") from error
+        told = f"overrides {' '.join(overrides)} do not fit what the file has: {one_line(error)}"
+        raise ConfigError(told[:1000]) from error
     assert isinstance(merged, DictConfig)
     places = {key: place for key, place in written.places.items() if OmegaConf.select(given, key) is None}
     return Merged(resolved(merged, places), places)
@@ -51,6 +60,8 @@ def merge_with_places(file: Path | None, overrides: Sequence[str]) -> Merged:
 
 def _overrides(texts: Sequence[str]) -> DictConfig:
     for text in texts:
+        if text.startswith(HYDRAS):
+            raise ConfigError(f"override {text!r}: +, ++ and ~ are Hydra's; allowed: key=value, e.g. psrl.staleness=1")
         if not text.partition("=")[0] or "=" not in text:
             raise ConfigError(f"override {text!r} is not of the form key=value, e.g. psrl.staleness=1")
     try:
@@ -74,7 +85,6 @@ def _explain(item: Any, places: Places) -> str:
     if item["type"] == "value_error":
         lines = (f"{key}: {line}" if key else line for line in message.splitlines())
         return "\n".join(with_places(line, key, places) for line in lines)
-    if item["type"] == "model_type":
-        message = "Input should be a section: a mapping of keys"  # not the name of our class
+    message = AS_WRITTEN.get(item["type"], message)
     value = "null" if item["input"] is None else repr(item["input"])
     return with_places(f"{key}={value}: {message[0].lower()}{message[1:]}", key, places)

@@ -23,6 +23,10 @@ SCORING_MARGIN_S = 30
 class RunConfig(Section):
     """Everything that defines a run. Rules that need files are checked when the run is admitted."""
 
+    theirs = frozenset(
+        {"actor_rollout_ref", "train_actor_rollout_ref", "gen_actor_rollout_ref", "custom_reward_function"}
+    )
+
     psrl: PsrlSection = PsrlSection()
     data: DataSection = DataSection()
     algorithm: AlgorithmSection = AlgorithmSection()

@@ -34,5 +34,5 @@ class TrainerSection(Section):
     gap_sample: int = Field(default=16, ge=0)
     """Trajectories per older version that are scored again with that version's weights, each step, to measure engine
     against trainer. 0 measures only tokens of the current version (no extra weights are read)."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of the trainer and of every sampling seed."""

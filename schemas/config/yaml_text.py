@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from yaml import MappingNode, MarkedYAMLError, Node, SafeLoader, SequenceNode, YAMLError
+from yaml import CollectionNode, MappingNode, MarkedYAMLError, Node, SafeLoader, SequenceNode, YAMLError
 
 from ..errors import ConfigError, one_line
 from .places import Place
 
 FLOAT, DATE = "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"
+MAX_VALUES = 100_000
+"""With those that aliases repeat: a few lines of them can stand for more than any memory holds."""
 EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+$")
 
 
@@ -38,12 +40,16 @@ def read_yaml(file: Path, text: str) -> tuple[dict[str, Any], dict[str, Place]]:
         if not isinstance(root, MappingNode):
             kind = "a list" if isinstance(root, SequenceNode) else repr(root.value)
             raise ConfigError(f"configuration {file} must be a mapping of sections, not {kind}")
-        places = dict(_places(file, root, "", ()))
+        if _size(file, root, {}) > MAX_VALUES:
+            raise ConfigError(f"configuration {file} has more than {MAX_VALUES} values, with those that aliases repeat")
+        places = dict(_places(file, root, ""))
         values: dict[Any, Any] = loader.construct_document(root)
     except MarkedYAMLError as error:
         raise ConfigError(f"configuration {file}{_fault(error, text)}") from error
     except (YAMLError, ValueError, OverflowError) as error:
         raise ConfigError(f"configuration {file} cannot be read: {one_line(error)}") from error
+    except RecursionError as error:
+        raise ConfigError(f"configuration {file} cannot be read: its values are nested too deeply") from error
     return {str(key): value for key, value in values.items()}, places
 
 
@@ -56,9 +62,21 @@ def _fault(error: MarkedYAMLError, text: str) -> str:
     return f", line {line + 1} cannot be read: {error.problem}{advice}"
 
 
-def _places(file: Path, node: MappingNode, above: str, within: tuple[Node, ...]) -> Iterator[tuple[str, Place]]:
-    if node in within:
-        raise ConfigError(f"configuration {file}, line {node.start_mark.line + 1}: a mapping contains itself")
+def _size(file: Path, node: Node, known: dict[int, int]) -> int:
+    """How many values it stands for. `known`: of what was seen already, 0 while that is being looked at."""
+    if not isinstance(node, CollectionNode):
+        return 1
+    if known.get(id(node)) == 0:
+        kind = "mapping" if isinstance(node, MappingNode) else "list"
+        raise ConfigError(f"configuration {file}, line {node.start_mark.line + 1}: a {kind} contains itself")
+    if id(node) not in known:
+        known[id(node)] = 0
+        inner = [one for pair in node.value for one in pair] if isinstance(node, MappingNode) else node.value
+        known[id(node)] = 1 + sum(_size(file, one, known) for one in inner)
+    return known[id(node)]
+
+
+def _places(file: Path, node: MappingNode, above: str) -> Iterator[tuple[str, Place]]:
     seen: dict[str, int] = {}
     for name, value in node.value:
         key, line = f"{above}{name.value}", name.start_mark.line + 1
@@ -67,4 +85,4 @@ def _places(file: Path, node: MappingNode, above: str, within: tuple[Node, ...])
         seen[key] = line
         yield key, Place(file, line)
         if isinstance(value, MappingNode):
-            yield from _places(file, value, f"{key}.", (*within, node))
+            yield from _places(file, value, f"{key}.")

@@ -9,7 +9,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from ...schemas.config import RunConfig, merge_with_places, parse_config
-from ...schemas.config.data import TEMPLATE_SUFFIX
+from ...schemas.config.data import TEMPLATE_SUFFIX, as_files
 from ...schemas.config.reward import is_file
 from ...schemas.errors import ConfigError, RunExists
 from ...schemas.ids import ORCHESTRATOR_QUEUE, RUN_ID_PATTERN, RUN_ID_RULE
@@ -34,7 +34,7 @@ def read_config(file: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], R
         where = values.get(section)
         if isinstance(where, dict) and where.get(key):
             found = where[key]
-            where[key] = _absolute(found) if isinstance(found, str) else [_absolute(one) for one in found]
+            where[key] = _absolute(found) if section == "model" else [_absolute(one) for one in as_files(found)]
     data = values.get("data")
     if isinstance(data, dict) and str(data.get("chat_template")).endswith(TEMPLATE_SUFFIX):
         data["chat_template"] = _absolute(data["chat_template"])

@@ -60,6 +60,23 @@ def refusal(*overrides: str, file: Path | None = None) -> str:
         ),
         ("rollout.top_p=0", "rollout.top_p=0: input should be greater than 0"),
         ("staleness", "override 'staleness' is not of the form key=value"),
+        ("reward.timeout_s=inf", "reward.timeout_s='inf': input should be a finite number"),
+        ("actor.optim.lr=nan", "actor.optim.lr='nan': input should be a finite number"),
+        ("actor.optim.betas=[0.9,inf]", "input should be a finite number"),
+        (
+            "psrl.deployment.start_timeout_s=1e9",
+            "=1000000000.0: input should be at most 31536000, a year",
+        ),
+        ("psrl.rollout_n=3000000000", "psrl.rollout_n=3000000000: input should be at most 2147483647"),
+        ("data.seed=99999999999999999999", "input should be at most 9223372036854775807"),
+        ("trainer.seed=-1", "trainer.seed=-1: input should be greater than or equal to 0"),
+        ("reward.kwargs.weight=.nan", "reward.kwargs={'weight': nan}: input should be a finite number"),
+        ("data.train_files={a: 1}", "data.train_files"),
+        ("data.train_files=['']", "the name of a file is empty"),
+        ("actor.optim.betas=0.9", "actor.optim.betas=0.9: input should be a list"),
+        ("+trainer.seed=1", "override '+trainer.seed=1': +, ++ and ~ are Hydra's; allowed: key=value"),
+        ("~trainer.seed", "are Hydra's; allowed: key=value"),
+        ("actor_rollout_ref.rollout.n=4", "'actor_rollout_ref' (veRL's; `psrl config import FILE` translates it)"),
     ],
 )
 def test_a_fault_names_the_key_the_value_and_what_was_allowed(override: str, said: str) -> None:
@@ -118,6 +135,20 @@ def test_validation_samples_as_it_is_told_and_training_does_not() -> None:
     validation, training = RolloutSettings.of_validation(config).sampling, RolloutSettings.of(config).sampling
     assert (validation.top_p, validation.top_k) == (0.9, 20)
     assert (training.top_p, training.top_k) == (1.0, -1)
+
+
+def test_a_text_that_no_store_takes_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text('trainer: {project_name: "a\\0b"}\nreward: {kwargs: {of: {deep: ["\\ud800"]}}}\n')
+    told = refusal(file=file)
+    assert told.count("input should have no NUL and no half of a character") == 2
+
+
+def test_an_override_of_another_kind_than_the_files_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("data: {train_files: [t]}")
+    with pytest.raises(ConfigError, match=r"overrides data\.train_files\.x=1 do not fit what the file has"):
+        load_config(file, ["data.train_files.x=1"])
 
 
 def test_every_fault_of_a_file_is_told_at_once() -> None:

@@ -220,3 +220,30 @@ def test_the_same_file_may_be_included_twice(here: Path) -> None:
 def test_a_file_of_windows_is_read(here: Path) -> None:
     Path("run.yaml").write_bytes(b"\xef\xbb\xbf" + LEAST.replace("\n", "\r\n").encode())
     assert load_config(Path("run.yaml")).psrl.rollout_n == 4
+
+
+PAIRS = ("ab", "bc", "cd", "de", "ef", "fg", "gh", "hi")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: " + "[" * 3000 + "]" * 3000, "run.yaml cannot be read: its values are nested too deeply"),
+        ("a: &a [*a]", "run.yaml, line 1: a list contains itself"),
+        (
+            "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+            + "".join(
+                f"{to}: &{to} [{', '.join([f'*{of}'] * 10)}]\n" for of, to in zip("abcdefgh", "bcdefghi", strict=True)
+            ),
+            "run.yaml has more than 100000 values, with those that aliases repeat",
+        ),
+    ],
+)
+def test_a_file_that_stands_for_more_than_it_holds_is_refused(text: str, said: str, here: Path) -> None:
+    assert said in refusal(text)
+
+
+def test_a_list_of_files_may_be_a_text(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FILES", "['a.jsonl', b.jsonl]")
+    config = loaded(LEAST, "data.train_files=$FILES", "data.val_files=c[0-9].jsonl")
+    assert (config.data.train_files, config.data.val_files) == (("a.jsonl", "b.jsonl"), ("c[0-9].jsonl",))

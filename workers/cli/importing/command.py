@@ -10,11 +10,15 @@ from ....schemas.config import merge, parse_config
 from ....schemas.errors import ConfigError
 from .fit import fit
 from .given import leaves, nested, written
+from .name import clusters
 from .reading import read
 from .row import Verdict
+from .table import known_keys
+from .target import fields
 from .translate import Line, Translation, repeated, translate
 from .write import as_yaml, shown
 
+MAX_NAMED = 5
 PLACED = (Verdict.CONFLICT, Verdict.UNKNOWN, Verdict.UNREADABLE)
 """What has to be looked up in the file."""
 
@@ -32,6 +36,11 @@ class Imported:
 def import_config(file: Path, text: str, overrides: Sequence[str], environment: Mapping[str, str]) -> Imported:
     """`overrides` are ours, and win. Raises `ConfigError` for a file that cannot be read at all."""
     source = read(file, text, environment)
+    if not any(one.key.partition(".")[0] in _sections() for one in source.given):
+        raise ConfigError(
+            f"{file} has no key of veRL's or PSRL's, only {', '.join(one.key for one in source.given[:MAX_NAMED])}; "
+            "allowed: their YAML, key=value, or a command line"
+        )
     translation = translate(source.given, dict(leaves(merge(None, overrides))))
     added = fit(translation)
     told = (
@@ -41,6 +50,11 @@ def import_config(file: Path, text: str, overrides: Sequence[str], environment: 
         _summary(translation.lines),
     )
     return Imported(as_yaml(translation, file.name), told, _faults(translation))
+
+
+def _sections() -> set[str]:
+    """What a key of theirs or of ours begins with."""
+    return {spelled.partition(".")[0] for key in (*known_keys(), *fields()) for spelled in (key, *clusters(key))}
 
 
 def _in_order(lines: Sequence[Line]) -> list[Line]:

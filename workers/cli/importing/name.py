@@ -12,6 +12,11 @@ def spelling(key: str) -> str:
     return key
 
 
+def clusters(key: str) -> tuple[str, ...]:
+    """How PSRL's two clusters spell a key of veRL's."""
+    return tuple(prefix + key.removeprefix(COMMON) for prefix in (TRAINING, GENERATION) if key.startswith(COMMON))
+
+
 def weight(key: str) -> int:
     """Of several keys that say something about one thing the one with the largest weight counts. PSRL's own keys come
     first. For what is generated the generation cluster counts: the training cluster's rollout section is a placeholder

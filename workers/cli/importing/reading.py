@@ -35,7 +35,10 @@ YAML_SUFFIXES, SHELL_SUFFIXES = (".yaml", ".yml", ".json"), (".sh", ".bash", ".s
 def read(file: Path, text: str, environment: Mapping[str, str]) -> Source:
     """`file` is named, and its suffix says what is in it. Raises `ConfigError`."""
     as_yaml = file.suffix in YAML_SUFFIXES or (file.suffix not in SHELL_SUFFIXES and _is_yaml(_loaded(text)))
-    source = _yaml(file, text) if as_yaml else _shell(file, text, environment)
+    try:
+        source = _yaml(file, text, environment) if as_yaml else _shell(file, text, environment)
+    except RecursionError as error:
+        raise ConfigError(f"{file} cannot be read: its values are nested too deeply") from error
     if not source.given:
         raise ConfigError(f"{file} has no key of veRL's or PSRL's; allowed: their YAML, key=value, or a command line")
     return source
@@ -49,15 +52,18 @@ def _is_yaml(loaded: Any) -> bool:
 def _loaded(text: str) -> Any:
     try:
         return load(text, Loader)
-    except (YAMLError, ValueError):
+    except (YAMLError, ValueError, RecursionError):
         return None
 
 
-def _yaml(file: Path, text: str) -> Source:
+def _yaml(file: Path, text: str, environment: Mapping[str, str]) -> Source:
     loaded = _loaded(text)
     if isinstance(loaded, list) and all(isinstance(one, str) for one in loaded):
         return Source(_resolved(found for one in loaded for found in _override(Word(one, 0))))
     values, places = read_yaml(file, text)
+    within = "\n".join(one.removesuffix("\n") for one in _texts(values))
+    if "main_ppo" in within:  # a launcher's file or a notebook, with the command line as text in it
+        return _shell(file, within, environment)
     notes: tuple[str, ...] = ()
     if values.pop("defaults", None) is not None:
         notes = (
@@ -77,10 +83,29 @@ def _shell(file: Path, text: str, environment: Mapping[str, str]) -> Source:
             if "megatron" in base[1]:
                 given.append(Given("model_engine", "megatron", word.line))
         else:
-            given += _override(word)
+            given += _override(word) or _quoted(word, environment)
     if script.flow_line:
         notes.append(f"{file}, line {script.flow_line}: branches and loops are not followed; every line was read once")
     return Source(_resolved(given), tuple(notes))
+
+
+def _quoted(word: Word, environment: Mapping[str, str]) -> list[Given]:
+    """A command line that is handed on in quotes, as to `bash -c` or `srun`."""
+    if word.hidden or "=" not in word.text or not any(char.isspace() for char in word.text):
+        return []
+    try:
+        inner = [found for one in Script(word.text, environment, TOP_LEVEL).words() for found in _override(one)]
+    except ConfigError:  # a text with an apostrophe in it
+        return []
+    return [replace(one, line=word.line) for one in inner]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)
 
 
 def _about_base(name: str) -> Iterator[str]:
@@ -88,8 +113,12 @@ def _about_base(name: str) -> Iterator[str]:
         yield f"the base configuration {name} is not read, only what is written over it"
 
 
-def _override(word: Word) -> Iterator[Given]:
+def _override(word: Word) -> list[Given]:
     """Hydra's forms: `key=value`, `+key=value`, `++key=value`, `~key`."""
+    return list(_read_override(word))
+
+
+def _read_override(word: Word) -> Iterator[Given]:
     found = OVERRIDE.fullmatch(word.text.removesuffix(","))
     if found is None:
         return

@@ -20,6 +20,8 @@ CONTINUED = re.compile(r"\\[ \t]*\n")
 HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
 FLOW = frozenset(("if", "elif", "else", "for", "while", "until", "case", "function"))
 BEFORE_A_COMMAND = frozenset(("export", "local", "declare", "readonly", "then", "else", "do", "time", "!", "{"))
+MAX_WORD = 1_000_000
+"""Characters. A variable may hold itself ten times over, again and again."""
 ENDS_WORD = frozenset(" \t\n;&|<>()")
 
 
@@ -76,6 +78,8 @@ class Script:
             text, why = self._piece(char)
             parts.append(text)
             hidden = hidden or why
+        if (length := sum(map(len, parts))) > MAX_WORD:
+            raise ConfigError(f"line {line}: a word of {length} characters; allowed: at most {MAX_WORD}")
         return Word("".join(parts), line, hidden)
 
     def _piece(self, char: str) -> tuple[str, str]:

@@ -177,7 +177,16 @@ def test_a_file_is_written_over_only_when_told_to(here: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("echo", "run.sh has no key of veRL's or PSRL's"), ("run a.b='x", "line 1: ' is never closed")],
+    [
+        ("echo", "run.sh has no key of veRL's or PSRL's"),
+        ("run a.b='x", "line 1: ' is never closed"),
+        ("run model_args.lr=1 b.c=2", "has no key of veRL's or PSRL's, only model_args.lr, b.c; allowed: their YAML"),
+        (
+            "A=0123456789\n" + "A=$A$A$A$A$A$A$A$A$A$A\n" * 9 + "run a.b=$A",
+            "line 6: a word of 1000002 characters; allowed: at most",
+        ),
+        ("run a.b=" + "${A:-" * 3000 + "}" * 3000, "run.sh cannot be read: its values are nested too deeply"),
+    ],
 )
 def test_what_cannot_be_read_is_one_clear_line(text: str, said: str, here: Path) -> None:
     result = imported(text)

@@ -61,6 +61,11 @@ def test_a_value_is_read_as_hydra_reads_it(written: str, value: Any) -> None:
         ("- trainer.total_epochs=3\n- trainer.logger=[console]\n", "overrides.yaml"),
         ("trainer.total_epochs=3\ntrainer.logger=[console]\n", "pasted.txt"),
         ('"trainer.total_epochs=3",\n"trainer.logger=[console]",\n', "launch.txt"),
+        ("srun bash -c \"cd /verl && python3 x.py trainer.total_epochs=3 trainer.logger=['console']\"", "run.sh"),
+        (
+            '{"cells": [{"source": ["!run main_ppo \\\\\\n", " trainer.total_epochs=3 trainer.logger=[console]"]}]}',
+            "a.json",
+        ),
         ("python3 -m verl.trainer.main_ppo \\\n trainer.total_epochs=3 \\\n +trainer.logger=['console'] $@", "run.sh"),
     ],
 )
