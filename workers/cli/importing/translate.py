@@ -51,7 +51,7 @@ def translate(given: Sequence[Given], ours: Mapping[str, Any]) -> Translation:
     removed, counting = _counting(given)
     known = {spelling(one.key): one.value for one in sorted(counting, key=lambda one: weight(one.key))}
     known |= ours
-    left_out = tuple(implied(known))
+    left_out = () if _is_ours(counting) else tuple(implied(known))
     known |= {one.key: one.value for one in left_out}
     lines = [*removed]
     offers: list[_Offer] = []
@@ -62,6 +62,11 @@ def translate(given: Sequence[Given], ours: Mapping[str, Any]) -> Translation:
         lines.append(line)
         offers += offered
     return _settled(lines, offers, ours)
+
+
+def _is_ours(given: Sequence[Given]) -> bool:
+    """All keys are ours, and one of them only ours: what is left out has our defaults, not veRL's."""
+    return all(one.key in target.fields() for one in given) and any(find(spelling(one.key)) is None for one in given)
 
 
 def _counting(given: Sequence[Given]) -> tuple[list[Line], list[Given]]:

@@ -225,6 +225,12 @@ def test_verls_defaults_are_written_where_ours_differ() -> None:
     assert "actor.ppo_mini_batch_size" not in of_psrl
 
 
+def test_a_file_of_ours_gets_none_of_verls_defaults() -> None:
+    pairs = ("model.path=m", "reward.function=a:b", "data.train_files=t")
+    assert set(translated(*pairs).values) == {"model.path", "reward.function", "data.train_files"}
+    assert "psrl.staleness_buffer_entries" in translated(*pairs, "trainer.nnodes=1").values
+
+
 def test_an_estimator_that_verl_takes_by_default_is_told() -> None:
     found = line(translated("trainer.total_epochs=1"), "algorithm.adv_estimator")
     assert (found.verdict, found.given.implied) == (Verdict.NOT_SUPPORTED, True)
