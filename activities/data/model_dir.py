@@ -1,32 +1,32 @@
 """The model directory, checked before anything loads it: code, weights, tokenizer, and room for prompt and answer."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from ...schemas.config import RunConfig
-from ...schemas.errors import ModelError
-from ..weights.described import INDEX, described_model
+from ...schemas.errors import ModelError, one_line
+from ...schemas.text import shown
+from ..library import loading
+from ..weights.contents import quantised, read_contents, require_fit, weight_files
+from ..weights.described import CONFIG, described_model
+from ..weights.folder import read_object
 from .context import longest_context
 from .tokenizer import load_tokenizer
 
-SINGLE = "model.safetensors"
-"""Holds the model where there is no index. Other files in the folder are none of its weights."""
-QUANTISED_TYPES = ("F8_", "F4")
-"""Number formats that only quantised weights have."""
-QUANTISED_NAMES = ".qweight"
-"""How GPTQ and AWQ name packed weights; older folders of theirs do not say so in config.json."""
+GENERATION = "generation_config.json"
+ADAPTER = "adapter_config.json"
 
 
 def check_model(config: RunConfig) -> None:
     """Raises `ModelError`. Runs the folder's own code where that is allowed, loads the tokenizer, not the weights."""
-    folder = Path(config.model.path)
-    if not folder.is_dir():
-        raise ModelError(f"model.path={config.model.path} is not a directory (looked at {folder.absolute()})")
-    values = _read_json(folder / "config.json")
+    folder = _folder(config.model.path)
+    values = read_object(folder / CONFIG)
     _refuse_quantised(folder, values)
-    _check_weights(folder)
-    described = described_model(config.model).config
+    contents = read_contents(weight_files(folder))
+    model = described_model(config.model)
+    described = model.config
+    _refuse_encoder(folder, values, described)
+    _check_generation(folder)
     tokenizer = load_tokenizer(config.model.path, config.model.trust_remote_code)
     _check_context(config, described)
     vocabulary = getattr(described.get_text_config(), "vocab_size", None)
@@ -35,53 +35,68 @@ def check_model(config: RunConfig) -> None:
             f"model.path={config.model.path}: the tokenizer has {len(tokenizer)} tokens, the model only "
             f"vocab_size={vocabulary}; allowed: a tokenizer that belongs to the model"
         )
+    require_fit(folder, model, contents)
 
 
-def _check_weights(folder: Path) -> None:
-    index = folder / INDEX
-    if index.is_file():
-        needed = sorted(set(_read_json(index).get("weight_map", {}).values()))
-        missing = [name for name in needed if not (folder / name).is_file()]
-        if missing:
-            raise ModelError(f"model.path={folder} lacks {', '.join(missing)}, named in {index.name}")
-    else:
-        needed = [SINGLE] if (folder / SINGLE).is_file() else []
-    if not needed:
-        found = ", ".join(sorted(file.name for file in folder.iterdir())) or "nothing"
-        raise ModelError(f"model.path={folder} has no weights; expected {SINGLE} or {INDEX}, found {found}")
-    for name in needed:
-        _check_header(folder / name)
-
-
-def _check_header(file: Path) -> None:
-    """The table of contents and whether the file is as long as it says: a copy that was cut short is known by that."""
-    from safetensors import SafetensorError, safe_open
-
+def _folder(path: str) -> Path:
+    folder = Path(path)
     try:
-        with safe_open(file, framework="np") as tensors:
-            formats = {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{file.name} in model.path={file.parent} is damaged: {error}") from error
-    for name, number_format in formats.items():
-        if number_format.startswith(QUANTISED_TYPES):
-            raise _quantised(file.parent, number_format, f"{file.name}: {name}")
-        if name.endswith(QUANTISED_NAMES):
-            raise _quantised(file.parent, "GPTQ or AWQ", f"{file.name}: {name}")
+        found = folder.is_dir()
+    except OSError as error:  # longer than a name may be
+        raise ModelError(f"model.path={shown(path)} cannot be looked up: {error.strerror}") from error
+    if not found:
+        raise ModelError(
+            f"model.path={path} is not a directory (looked at {folder.absolute()}); allowed: a folder of this machine. "
+            "What the Hub has is downloaded first, for example with `hf download NAME --local-dir FOLDER`"
+        )
+    if (folder / CONFIG).is_file():
+        return folder
+    if (folder / ADAPTER).is_file():
+        raise ModelError(f"model.path={path} holds an adapter ({ADAPTER}); allowed: the model that it was merged into")
+    if (folder / "snapshots").is_dir():
+        copies = sorted(f"model.path={one}" for one in (folder / "snapshots").iterdir())
+        raise ModelError(f"model.path={path} is the Hub's cache; allowed: {' or '.join(copies) or 'a model in it'}")
+    return folder
+
+
+def _refuse_encoder(folder: Path, values: dict[str, Any], described: Any) -> None:
+    """The library makes a causal LM of these as well, of a decoder that needs its encoder, or one that sees what comes
+    after a token. `described` no longer says so of the first."""
+    with loading:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    kind = described.model_type
+    if values.get("is_encoder_decoder"):
+        why = f"an encoder with a decoder (model_type {kind})"
+    elif kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(described, "is_decoder", False):
+        why = f"an encoder (model_type {kind}, without is_decoder), which sees what comes after a token"
+    else:
+        return
+    raise ModelError(f"model.path={folder} is {why}; allowed: a causal language model")
+
+
+def _check_generation(folder: Path) -> None:
+    """Trainer and engine read it; what is no JSON, both leave out."""
+    with loading:
+        from transformers import GenerationConfig
+
+        try:
+            GenerationConfig.from_pretrained(folder, local_files_only=True)
+        except OSError:
+            return
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ModelError(f"{folder / GENERATION} cannot be read: {one_line(error)}") from error
 
 
 def _refuse_quantised(folder: Path, values: dict[str, Any]) -> None:
     parts = [part for part in (values, values.get("text_config")) if isinstance(part, dict)]
     for part in parts:
         for key in ("quantization_config", "compression_config"):
-            if isinstance(found := part.get(key), dict) and found:
+            if isinstance(found := part.get(key), dict):
+                if not found:
+                    raise ModelError(f"{folder / CONFIG}: {key}={{}} names no method; allowed: no such key")
                 unnamed = "bitsandbytes" if any(name.startswith("load_in_") for name in found) else "an unnamed method"
-                raise _quantised(folder, found.get("quant_method", unnamed), f"config.json: {key}")
-
-
-def _quantised(folder: Path, method: str, where: str) -> ModelError:
-    return ModelError(
-        f"model.path={folder} is quantised with {method} ({where}); weights to be trained must be unquantised"
-    )
+                raise quantised(folder, found.get("quant_method", unnamed), f"{CONFIG}: {key}")
 
 
 def _check_context(config: RunConfig, described: Any) -> None:
@@ -99,15 +114,3 @@ def _check_context(config: RunConfig, described: Any) -> None:
         f"{wanted} is longer than the context of model.path={config.model.path}; allowed: at most {limit.tokens} "
         f"tokens{limit.hint}"
     )
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(file.read_text())
-    except FileNotFoundError as error:
-        raise ModelError(f"model.path={file.parent} has no {file.name}") from error
-    except (ValueError, OSError) as error:
-        raise ModelError(f"{file} cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise ModelError(f"{file} must hold a JSON object")
-    return values

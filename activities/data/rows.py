@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...schemas.errors import DataError
+from ..weights.folder import LFS_POINTER
 from .compressed import bare_suffix
 
 
@@ -17,9 +18,6 @@ class Row(NamedTuple):
     values: dict[str, Any]
     columnar: bool = False
     """Every object has every field of its column: null also stands for a field that is not there."""
-
-
-LFS_POINTER = b"version https://git-lfs"
 
 
 def read_rows(file: Path, key: str) -> Iterator[Row]:

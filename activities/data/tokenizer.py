@@ -6,8 +6,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...schemas.errors import ModelError
+from ...schemas.errors import ModelError, one_line
 from ..library import loading
+from ..weights.described import own_code_failed
+from ..weights.folder import refuse_pointer
 
 ADDITIONAL_TEMPLATES = "additional_chat_templates"
 """Folder of the templates beside the default one."""
@@ -55,15 +57,20 @@ def _load(model_path: str, trust_remote_code: bool, stats: tuple[tuple[str, int,
     # Takes seconds to import; only processes that tokenise pay for it.
     from transformers import AutoTokenizer
 
+    for file in tokenizer_files(model_path):
+        refuse_pointer(file)
     if all(any(fnmatch(name, pattern) for pattern in TEMPLATE_FILES) for name, _, _ in stats):
         raise ModelError(f"model.path={model_path} has no tokenizer; expected tokenizer.json or tokenizer_config.json")
     try:
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(
             model_path, trust_remote_code=trust_remote_code, local_files_only=True
         )
-    except Exception as error:  # the library raises anything on damaged files
-        raise ModelError(f"the tokenizer in model.path={model_path} does not load: {error}") from error
-    if not tokenizer([string.printable], add_special_tokens=False, verbose=False)["input_ids"][0]:
+        tried = tokenizer([string.printable], add_special_tokens=False, verbose=False)["input_ids"][0]
+    except (Exception, SystemExit) as error:  # the library raises anything on damaged files, and so does own code
+        why = own_code_failed(error) if trust_remote_code else ""
+        said = why or f"{type(error).__name__}: {one_line(error)}"
+        raise ModelError(f"the tokenizer in model.path={model_path} does not load: {said}") from error
+    if not tried:
         found = ", ".join(name for name, _, _ in stats)
         raise ModelError(
             f"the tokenizer in model.path={model_path} makes no token of any text: it has no vocabulary; expected "

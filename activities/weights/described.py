@@ -11,9 +11,12 @@ from typing import Any
 from ...schemas.config import ModelSection
 from ...schemas.errors import ModelError, one_line
 from ..library import loading
+from .folder import read_object
 
+CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 """Says which of the folder's files hold the model."""
+NO_CAUSAL_LM = "Unrecognized configuration class"
 MOST = 300
 """Of a library's message: it may list every model it knows."""
 
@@ -31,19 +34,49 @@ def _described(section: ModelSection) -> Any:
     trust = section.trust_remote_code
     try:
         config = AutoConfig.from_pretrained(section.path, local_files_only=True, trust_remote_code=trust)
+        _ask_for_logits_only(config)
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
     except (Exception, SystemExit) as error:  # the border to a folder's own code, which may raise anything
         raise ModelError(f"model.path={section.path!r}: {_why(error, section)}") from error
 
 
+def _ask_for_logits_only(config: Any) -> None:
+    """Folders keep what somebody once wanted a forward pass to return; who reads logits must find them."""
+    for part in (config, config.get_text_config()):
+        part.return_dict, part.output_attentions, part.output_hidden_states = True, False, False
+
+
 def _why(error: BaseException, section: ModelSection) -> str:
     if not section.trust_remote_code and "trust_remote_code" in str(error):
         return "the model needs code from its own folder; allowed: model.trust_remote_code=true, if you trust that code"
+    if section.trust_remote_code and (failed := own_code_failed(error)):
+        return failed
+    values = read_object(Path(section.path) / CONFIG)
+    if str(error).startswith(NO_CAUSAL_LM):
+        return f"model_type {values.get('model_type')!r} is no causal language model of text alone"
+    said = one_line(error)[:MOST]
+    if isinstance(error, KeyError):  # says no more than the key
+        said = f"{said} is unknown"
+    return f"cannot be read as a causal LM: {said}{_culprits(values, said)}"
+
+
+def _culprits(values: dict[str, Any], said: str) -> str:
+    """The keys whose text a message quotes: the library names what it does not know, seldom where it stands."""
+    found = [
+        f"{key}={value!r}"
+        for key, value in values.items()
+        if isinstance(value, str) and key != "model_type" and re.search(rf"(?<![\w.]){re.escape(value)}(?!\w)", said)
+    ]
+    return f" ({CONFIG}: {', '.join(found)})" if found else ""
+
+
+def own_code_failed(error: BaseException) -> str:
+    """How code of the folder's own failed that was allowed to run; empty for a failure of another kind."""
     place, said = _own_place(error), one_line(error)[:MOST]
-    if section.trust_remote_code and (place or isinstance(error, ImportError)):
-        return f"the model's own code failed{place}: {type(error).__name__}: {said}{_remedy(error)}"
-    return f"cannot be read as a causal LM: {said}"
+    if not place and not isinstance(error, ImportError):
+        return ""
+    return f"the model's own code failed{place}: {type(error).__name__}: {said}{_remedy(error)}"
 
 
 def _own_place(error: BaseException) -> str:

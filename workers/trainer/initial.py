@@ -2,13 +2,16 @@
 
 import contextlib
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ...activities.weights.names import by_file_name, shapes_of
-from ...schemas.errors import ModelError, WeightsRefused
+from ...schemas.config import RunConfig
+from ...schemas.errors import ModelError, WeightsRefused, one_line
+from ...schemas.weights import WeightProbe
 from .agreement import SAME_MODEL_TOLERANCE, probe_gap
 from .backend import BackendRun
 from .probe import weight_probe
@@ -18,6 +21,8 @@ from .state import load_model
 log = logging.getLogger(__name__)
 
 SHOWN = 5
+CANNOT_COMPUTE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError)
+"""What a forward pass raises whose parts do not fit together."""
 
 
 def initial_model(run: BackendRun, tokenizer: Any, device: torch.device) -> Any:
@@ -26,7 +31,7 @@ def initial_model(run: BackendRun, tokenizer: Any, device: torch.device) -> Any:
     published = run.published.probe(0)
     if ignored and published is None:  # Said when the run begins, not whenever the model is loaded again.
         log.warning("run %s: %s", run.run_id, _said_of(ignored, run.config.model.path))
-    gap = probe_gap(published, weight_probe(model, tokenizer, run.config))
+    gap = probe_gap(published, _first_probe(model, tokenizer, run.config))
     if gap is not None and gap > SAME_MODEL_TOLERANCE:
         differs = _difference(run, model)
         raise ModelError(
@@ -34,6 +39,24 @@ def initial_model(run: BackendRun, tokenizer: Any, device: torch.device) -> Any:
             f"{differs or f'log-probs of its probe differ by up to {gap:.3g}'}. Put the original back"
         )
     return model
+
+
+def _first_probe(model: Any, tokenizer: Any, config: RunConfig) -> WeightProbe:
+    """Raises `ModelError` for a model that computes nothing, which no repetition changes."""
+    try:
+        probe = weight_probe(model, tokenizer, config)
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # of a device that may be free again
+        raise
+    except CANNOT_COMPUTE as error:
+        raise ModelError(
+            f"model.path={config.model.path!r} cannot be computed with: {type(error).__name__}: {one_line(error)}"
+        ) from error
+    if not all(map(math.isfinite, probe.logprobs)):
+        raise ModelError(
+            f"model.path={config.model.path!r} computes no numbers: its log-probs are {probe.logprobs[0]:g}; allowed: "
+            "weights that are finite"
+        )
+    return probe
 
 
 def _difference(run: BackendRun, model: Any) -> str | None:

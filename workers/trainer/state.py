@@ -19,6 +19,7 @@ from ...activities.weights.described import INDEX, described_model
 from ...activities.weights.names import by_file_name, named_by_configuration
 from ...schemas.config import Precision, RolloutDtype, RunConfig
 from ...schemas.errors import ModelError, one_line
+from .generation_settings import keep_generation_settings
 
 PUBLISHED = {RolloutDtype.FP32: torch.float32, RolloutDtype.BF16: torch.bfloat16}
 
@@ -101,6 +102,7 @@ def load_model(folder: Path, config: RunConfig, device: torch.device) -> Loaded:
         raise ModelError(f"model.path={str(folder)!r} does not hold the model it describes: {misfits[0]}")
     vars(model.config).pop("transformers_weights", None)  # It would be written into checkpoints, and lead nowhere.
     named_by_configuration(model)
+    keep_generation_settings(model, folder)
     _refuse_untied(folder, model, described)
     return Loaded(model.to(device).eval(), tuple(sorted(loading["unexpected_keys"])))
 

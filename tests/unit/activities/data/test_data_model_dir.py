@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from transformers import BartConfig, BertConfig, PreTrainedConfig
 
 from psrl.activities.data.model_dir import check_model
 from psrl.schemas.config import parse_config
@@ -81,6 +82,148 @@ def test_weights_cut_short_are_named_before_anything_loads_them(tiny_model_dir: 
         check(model)
 
 
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"vocab_size": 256}, r"tensor 'model\.embed_tokens\.weight' is \[128, 32\], expected \[256, 32\] by config"),
+        ({"tie_word_embeddings": False}, r"tensor 'lm_head\.weight' is missing$"),
+        ({"num_key_value_heads": 2}, r"tensor '.*k_proj\.bias' is \[16\], expected \[32\]"),
+    ],
+)
+def test_weights_of_another_configuration_are_known_before_anything_loads_them(
+    tiny_model_dir: Path, tmp_path: Path, values: dict[str, object], reason: str
+) -> None:
+    model = copy(tiny_model_dir, tmp_path / "model")
+    configure(model, **values)
+    with pytest.raises(ModelError, match=f"does not hold the model it describes: {reason}"):
+        check(model)
+
+
+def test_names_that_training_put_a_prefix_before_are_shown(tiny_model_dir: Path, tmp_path: Path) -> None:
+    model = copy(tiny_model_dir, tmp_path / "model")
+    tensors = load_file(model / "model.safetensors")
+    save_file({f"_orig_mod.{name}": tensor for name, tensor in tensors.items()}, model / "model.safetensors")
+    with pytest.raises(ModelError, match=r" is missing; the model has no '_orig_mod\.model\.embed_tokens\.weight', "):
+        check(model)
+
+
+def test_weights_in_whole_numbers_are_quantised(tiny_model_dir: Path, tmp_path: Path) -> None:
+    model = copy(tiny_model_dir, tmp_path / "model")
+    tensors = load_file(model / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    save_file({**tensors, name: tensors[name].to(torch.int8)}, model / "model.safetensors")
+    with pytest.raises(ModelError, match=rf"is quantised with I8 \(model\.safetensors: {name}\)"):
+        check(model)
+
+
+@pytest.mark.parametrize("names", [["a"], None, {}, {"a": 3}, {"a": None}])
+def test_an_index_that_names_no_files_is_refused(tiny_model_dir: Path, tmp_path: Path, names: object) -> None:
+    model = copy(tiny_model_dir, tmp_path / "model")
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(ModelError, match=r"index\.json: weight_map=.*; allowed: an object that names a file for every"):
+        check(model)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_clone_without_git_lfs_is_told_how_to_get_the_files(tiny_model_dir: Path, tmp_path: Path, name: str) -> None:
+    model = copy(tiny_model_dir, tmp_path / "model")
+    (model / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(ModelError, match=rf"{name} is Git LFS's pointer to the file; `git lfs pull`"):
+        check(model)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_link_of_the_hubs_cache_that_leads_nowhere_is_named(tiny_model_dir: Path, tmp_path: Path, name: str) -> None:
+    model = copy(tiny_model_dir, tmp_path / "model", without=name)
+    (model / name).symlink_to("../../blobs/0")
+    with pytest.raises(ModelError, match=rf"{name} is a link to \.\./\.\./blobs/0, which is no file"):
+        check(model)
+
+
+def test_a_snapshot_of_the_hubs_cache_is_accepted_and_the_cache_around_it_names_it(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "models--someone--tiny"
+    (cache / "snapshots").mkdir(parents=True)
+    copy(tiny_model_dir, cache / "blobs")
+    copy(tiny_model_dir, cache / "snapshots" / "1f", without="*")
+    for blob in (cache / "blobs").iterdir():
+        (cache / "snapshots" / "1f" / blob.name).symlink_to(f"../../blobs/{blob.name}")
+    check(cache / "snapshots" / "1f")
+    with pytest.raises(ModelError, match=r"is the Hub's cache; allowed: model\.path=.*/snapshots/1f$"):
+        check(cache)
+
+
+def test_a_name_of_the_hub_is_to_be_downloaded_first() -> None:
+    with pytest.raises(ModelError, match=r"someone/tiny is not a directory .*; allowed: a folder .*`hf download NAME"):
+        check(Path("someone/tiny"))
+
+
+def test_a_name_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"model\.path='/x+\.\.\. cannot be looked up: File name too long"):
+        check(Path("/" + 5000 * "x"))
+
+
+def test_an_adapter_alone_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"holds an adapter \(adapter_config\.json\); allowed: the model that it was"):
+        check(tmp_path)
+
+
+ENCODER = BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=128)
+ENCODER_WITH_DECODER = BartConfig(
+    **{"d_model": 32, "vocab_size": 128, "encoder_layers": 1, "decoder_layers": 1},
+    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32},
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (ENCODER, r"is an encoder \(model_type bert, without is_decoder\), which sees what comes after a token"),
+        (ENCODER_WITH_DECODER, r"is an encoder with a decoder \(model_type bart\)"),
+    ],
+)
+def test_what_the_library_makes_a_causal_model_of_and_is_none_is_refused(
+    tiny_model_dir: Path, tmp_path: Path, config: PreTrainedConfig, reason: str
+) -> None:
+    model = copy(tiny_model_dir, tmp_path / "model", without="config.json")
+    config.save_pretrained(model)
+    with pytest.raises(ModelError, match=f"{reason}; allowed: a causal language model"):
+        check(model)
+
+
+def test_a_model_that_sees_is_refused_by_its_kind(tiny_model_dir: Path, tmp_path: Path) -> None:
+    model = copy(tiny_model_dir, tmp_path / "model")
+    configure(model, model_type="qwen2_5_vl")
+    with pytest.raises(ModelError, match=r"model_type 'qwen2_5_vl' is no causal language model of text alone$"):
+        check(model)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"hidden_act": "swiglu"}, r"'swiglu' is unknown \(config\.json: hidden_act='swiglu'\)"),
+        ({"dtype": "bf16"}, r"no attribute 'bf16' \(config\.json: dtype='bf16'\)"),
+        ({"quantization_config": {}}, r"config\.json: quantization_config=\{\} names no method"),
+    ],
+)
+def test_a_value_of_the_configuration_that_nobody_knows_is_named_with_its_key(
+    tiny_model_dir: Path, tmp_path: Path, values: dict[str, object], reason: str
+) -> None:
+    model = copy(tiny_model_dir, tmp_path / "model")
+    configure(model, **values)
+    with pytest.raises(ModelError, match=reason):
+        check(model)
+
+
+def test_generation_settings_that_cannot_be_read_are_refused(tiny_model_dir: Path, tmp_path: Path) -> None:
+    model = copy(tiny_model_dir, tmp_path / "model")
+    (model / "generation_config.json").write_text('{"max_new_tokens": "all"}')
+    with pytest.raises(ModelError, match=r"generation_config\.json cannot be read: '<=' not supported"):
+        check(model)
+
+
 def test_a_tokenizer_of_another_model_is_refused(tiny_model_dir: Path, tmp_path: Path) -> None:
     model = copy(tiny_model_dir, tmp_path / "model")
     values = json.loads((model / "config.json").read_text())
@@ -93,6 +236,14 @@ def test_a_damaged_tokenizer_is_refused(tiny_model_dir: Path, tmp_path: Path) ->
     model = copy(tiny_model_dir, tmp_path / "model")
     (model / "tokenizer.json").write_text("{")
     with pytest.raises(ModelError, match="does not load"):
+        check(model)
+
+
+def test_a_tokenizer_that_fails_only_when_it_is_used_is_refused(tiny_model_dir: Path, tmp_path: Path) -> None:
+    model = copy(tiny_model_dir, tmp_path / "model")
+    file = model / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "model_max_length": "long"}))
+    with pytest.raises(ModelError, match="does not load: TypeError: "):
         check(model)
 
 
@@ -199,6 +350,21 @@ def test_code_of_the_folder_that_fails_is_refused_saying_where_and_what_to_insta
 ) -> None:
     with pytest.raises(ModelError, match=f"the model's own code failed.*{said}"):
         check(own_code(**code), trust=True)
+
+
+def test_a_tokenizer_of_the_folder_that_ends_the_process_is_refused(own_code: Callable[..., Path]) -> None:
+    model = own_code()
+    file = model / "tokenizer_config.json"
+    values = {
+        **json.loads(file.read_text()),
+        "tokenizer_class": "Tok",
+        "auto_map": {"AutoTokenizer": ["tok.Tok", None]},
+    }
+    file.write_text(json.dumps(values))
+    (model / "tok.py").write_text("class Tok: ...\nraise SystemExit('no licence')\n")
+    said = r"does not load: the model's own code failed \(tok\.py, line 2\): SystemExit: no licence$"
+    with pytest.raises(ModelError, match=said):
+        check(model, trust=True)
 
 
 def test_a_model_of_an_unknown_kind_is_refused(tiny_model_dir: Path, tmp_path: Path) -> None:

@@ -174,3 +174,45 @@ def test_attention_scores_are_capped_where_the_configuration_says_so(tmp_path: P
     ids = torch.arange(20)[None]
     with torch.no_grad():
         assert torch.allclose(model(ids).logits, plain(ids).logits, atol=1e-5)
+
+
+def test_keys_that_change_what_a_forward_pass_returns_are_not_heeded(tmp_path: Path) -> None:
+    folder = make_family_model("qwen2", tmp_path / "model")
+    values = json.loads((folder / "config.json").read_text())
+    said = {"return_dict": False, "output_attentions": True, "output_hidden_states": True}
+    (folder / "config.json").write_text(json.dumps({**values, **said}))
+    begun(folder).probe()
+
+
+@pytest.mark.parametrize("settings", ['{"do_sample": false, "temperature": 0.6}', '{"pad_token_id": -1}', "{"])
+def test_generation_settings_are_saved_as_the_folder_has_them(tmp_path: Path, settings: str) -> None:
+    folder = make_family_model("qwen2", tmp_path / "model")
+    (folder / "generation_config.json").write_text(settings)
+    check_model(configured(folder))
+    (tmp_path / "saved").mkdir()
+    begun(folder).snapshot().write(tmp_path / "saved")
+    assert (tmp_path / "saved" / "generation_config.json").read_text() == settings
+
+
+def test_generation_settings_in_the_configuration_do_not_keep_a_checkpoint_from_being_written(tmp_path: Path) -> None:
+    folder = make_family_model("qwen2", tmp_path / "model")
+    (folder / "generation_config.json").unlink()
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, "do_sample": False, "temperature": 0.6}))
+    (tmp_path / "saved").mkdir()
+    begun(folder).snapshot().write(tmp_path / "saved")
+    AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+
+
+def test_weights_that_are_no_numbers_end_the_run_at_once(tmp_path: Path) -> None:
+    folder = make_family_model("qwen2", tmp_path / "model")
+    plain = files_of(folder)
+    rewrite(folder, {**plain, "model.norm.weight": plain["model.norm.weight"] * float("nan")})
+    with pytest.raises(ModelError, match="computes no numbers: its log-probs are nan"):
+        begun(folder)
+
+
+def test_a_model_whose_parts_do_not_fit_together_ends_the_run_at_once(tmp_path: Path) -> None:
+    folder = make_family_model("qwen2", tmp_path / "model", num_attention_heads=4, num_key_value_heads=3)
+    with pytest.raises(ModelError, match="cannot be computed with: RuntimeError: "):
+        begun(folder)
