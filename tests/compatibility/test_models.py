@@ -112,6 +112,16 @@ def test_a_family_for_which_the_engine_lacks_a_kernel_ends_at_once_saying_so(
         record("models", family, cells, lacking.remark)
 
 
+def test_an_engine_that_dies_in_its_first_forward_pass_ends_the_run_at_once_saying_why(
+    home: Path, tmp_path: Path
+) -> None:
+    model = make_family_model("qwen2", tmp_path / "model", hidden_size=32)
+    file = tmp_path / "run.yaml"
+    file.write_text(json.dumps(configuration(model, tmp_path)))
+    with pytest.raises(AssertionError, match=r"EngineUnfit: vLLM cannot run .*head_dim=16"):
+        psrl(home, "train", str(file), "--run", "head-16", timeout_s=800)
+
+
 def configuration(model: Path, folder: Path, response: int = 16) -> dict[str, Any]:
     return config_values(
         model,

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 from ...activities.weights.transport import Lease
-from ...schemas.errors import EngineUnavailable, InvariantViolated, PsrlError
+from ...schemas.errors import EngineUnavailable, EngineUnfit, InvariantViolated, PsrlError
 from ...schemas.ids import InstanceId, RunId, Version
 from ...schemas.messages.rollout import EngineSpec, InstanceReport, InstanceState, PullResult
 from ...workflows.machine import Machine
@@ -281,6 +281,10 @@ class Host:
             return await load(self._engine, lease, version, self._tenancy.spec.rollout.weight_probe_tolerance)
         except TimeoutError as error:
             raise self._given_up(f"version {version} was not loaded in time") from error
+        except EngineUnfit:  # says more than that the engine died of it
+            if self._life.state is not InstanceState.LOST:
+                self._to(InstanceState.QUARANTINED)
+            raise
         except BaseException:
             self._arrive(InstanceState.QUARANTINED)
             raise

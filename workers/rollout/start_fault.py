@@ -1,6 +1,7 @@
-"""Why vLLM did not start: it tells the process that started it only that its child failed; the reason stays in a log.
+"""Why vLLM did not start, or died: it tells the process that started it only that its child failed; the reason stays in
+a log.
 
-The child writes the exception into a file of its parent, which is there as long as the start lasts. Used by
+The child writes the exception into a file of its parent, which is there as long as somebody may ask. Used by
 `VllmEngine` and, in the child, by the extension, which vLLM imports before it loads a model.
 """
 
@@ -20,13 +21,14 @@ MOST = 1000
 
 @contextmanager
 def start_fault() -> Iterator[Path]:
-    """Around a start: the file, empty unless the child has told its reason."""
+    """Around a start and what follows: the file, empty unless the child has told its reason."""
     with tempfile.NamedTemporaryFile(prefix="psrl-start-") as file:
         os.environ[START_FAULT_VARIABLE] = file.name
         try:
             yield Path(file.name)
         finally:
-            del os.environ[START_FAULT_VARIABLE]
+            if os.environ.get(START_FAULT_VARIABLE) == file.name:
+                del os.environ[START_FAULT_VARIABLE]
 
 
 class _Writer(logging.Handler):
@@ -36,7 +38,7 @@ class _Writer(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        # Not there any more, the start has succeeded: an engine that dies later is told of by its death.
+        # Not there any more, its parent has given the engine up.
         with suppress(FileNotFoundError), open(self._file, "r+b") as file:
             file.write(one_line(f"{type(error).__name__}: {error}").encode()[:MOST])
 

@@ -10,8 +10,9 @@ import itertools
 import multiprocessing
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, closing
+from contextlib import ExitStack, aclosing, closing
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -55,21 +56,24 @@ class VllmEngine:
         self._probes = itertools.count()
         self._llm: AsyncLLM | None = None
         self._starting = False
+        self._model = ""
+        self._told = ExitStack()
+        """Holds the file in which the engine's process leaves the reason of its end."""
+        self._reason = Path()
 
     async def start(self, spec: EngineSpec) -> None:
         architecture, self._shapes = await asyncio.to_thread(describe, spec.model)
         start = partial(_start, spec, architecture)
-        self._starting = True
-        with start_fault() as told:
-            try:
-                self._llm = llm = await asyncio.get_running_loop().run_in_executor(self._starter, start)
-            except CANNOT_HEAL as error:
-                raise EngineUnfit(f"vLLM cannot run model.path={spec.model.path}: {one_line(error)}") from error
-            except RuntimeError as error:
-                raise _not_started(spec, told.read_text()) from error
-            finally:
-                self._starting = False
-        _last_fault.clear()
+        self._starting, self._model = True, spec.model.path
+        self._reason = self._told.enter_context(start_fault())
+        try:
+            self._llm = llm = await asyncio.get_running_loop().run_in_executor(self._starter, start)
+        except CANNOT_HEAL as error:
+            raise EngineUnfit(f"vLLM cannot run model.path={spec.model.path}: {one_line(error)}") from error
+        except RuntimeError as error:
+            raise self._failed("vLLM did not start") from error
+        finally:
+            self._starting = False
         await llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
@@ -142,8 +146,9 @@ class VllmEngine:
             async for output in self._running.generate(prompt, params, f"probe-{next(self._probes)}"):
                 final = output
         except (EngineDeadError, EngineGenerateError) as error:
-            raise EngineUnavailable(f"the engine failed while being probed: {error!r}") from error
+            raise self._failed("the engine failed while being probed") from error
         assert final is not None
+        _last_fault.clear()
         positions = cast(Sequence[dict[int, Any]], final.prompt_logprobs)
         return [positions[i][token].logprob for i, token in enumerate(token_ids) if i]
 
@@ -169,6 +174,16 @@ class VllmEngine:
         elif self._starting:
             self.kill()  # The start then fails by itself.
         self._starter.shutdown(wait=False)
+        self._told.close()
+
+    def _failed(self, what: str) -> EngineUnfit | EngineUnavailable:
+        """Memory that was taken is free by the next start, or the figures differ. The very same words twice in a row
+        are no accident; a child that was killed has none."""
+        reason = self._reason.read_text()
+        again, _last_fault[:] = _last_fault == [reason], [reason]
+        if again and reason:
+            return EngineUnfit(f"vLLM cannot run model.path={self._model}: {reason}")
+        return EngineUnavailable(f"{what}: {reason or 'its process ended without a word'}")
 
     @property
     def _running(self) -> AsyncLLM:
@@ -178,16 +193,7 @@ class VllmEngine:
 
 
 _last_fault: list[str] = []
-"""Why this host's last start failed, while no other has succeeded."""
-
-
-def _not_started(spec: EngineSpec, reason: str) -> EngineUnfit | EngineUnavailable:
-    """Memory that was taken is free by the next start, or the figures differ. The very same words twice in a row are no
-    accident; a child that was killed has none."""
-    again, _last_fault[:] = _last_fault == [reason], [reason]
-    if again and reason:
-        return EngineUnfit(f"vLLM cannot run model.path={spec.model.path}: {reason}")
-    return EngineUnavailable(f"vLLM did not start: {reason or 'its process ended without a word'}")
+"""Why this host's last engine failed before it had computed anything, while no other has."""
 
 
 def _start(spec: EngineSpec, architecture: str | None) -> AsyncLLM:
