@@ -11,6 +11,7 @@ from ..weights.contents import quantised, read_contents, require_fit, weight_fil
 from ..weights.described import CONFIG, described_model
 from ..weights.folder import read_object
 from .context import longest_context
+from .engine_support import require_engine_support
 from .tokenizer import load_tokenizer
 
 GENERATION = "generation_config.json"
@@ -35,6 +36,7 @@ def check_model(config: RunConfig) -> None:
             f"model.path={config.model.path}: the tokenizer has {len(tokenizer)} tokens, the model only "
             f"vocab_size={vocabulary}; allowed: a tokenizer that belongs to the model"
         )
+    require_engine_support(config.model.path, model)
     require_fit(folder, model, contents)
 
 
