@@ -31,7 +31,7 @@ def read_lines(file: Path) -> Iterator[str]:
     number, wide = 0, None
     try:
         with _opened(file) as content:
-            wide = next((name for mark, name in WIDE.items() if content.peek(4).startswith(mark)), None)
+            wide = _wide(content.peek(4))
             for line in _decoded(content) if wide is None else _recoded(content, wide):
                 number += 1
                 yield line
@@ -39,6 +39,19 @@ def read_lines(file: Path) -> Iterator[str]:
         raise DataError(f"{file}: cannot be read beyond line {number}: {error}") from error
     except UnicodeError as error:
         raise DataError(f"{file}:{number + 1}: not valid {wide}, as which the file begins") from error
+
+
+def _wide(start: bytes) -> str | None:
+    """Some write UTF-16 without a mark: no other text begins with a character and a NUL."""
+    for mark, name in WIDE.items():
+        if start.startswith(mark):
+            return name
+    match [byte == 0 for byte in start[:2]]:
+        case [False, True]:
+            return "utf-16-le"
+        case [True, False]:
+            return "utf-16-be"
+    return None
 
 
 def _opened(file: Path) -> io.BufferedReader:

@@ -6,6 +6,7 @@ newlines, and a call's arguments are an object.
 
 import ast
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ SHAREGPT_CALL = "function_call"
 """The assistant calls a tool: `value` is the call as JSON."""
 MEDIA = ("image", "image_url", "input_image", "video", "video_url", "audio", "audio_url", "input_audio")
 """Types of parts that only models that see or hear understand; each also stands in a field of that name."""
+LOOKS_WRITTEN = re.compile(r"""\s*\[\s*\{\s*(['"])(role|content|from|value)\1\s*:""")
 MEDIA_COLUMNS = ("image", "images", "video", "videos", "audio", "audios")
 
 
@@ -54,6 +56,12 @@ def written_as_text(prompt: str) -> list[Any] | None:
     return None
 
 
+def looks_written(prompt: str) -> bool:
+    """Whether text begins like a conversation that somebody turned into text, NumPy's way, for one, which leaves out
+    the commas."""
+    return LOOKS_WRITTEN.match(prompt) is not None
+
+
 def refuse_media(location: str, values: Mapping[str, Any]) -> None:
     """Raises `DataError` for a row whose prompt has more than text, by the columns that veRL and TRL keep it in."""
     for name in MEDIA_COLUMNS:
@@ -66,7 +74,7 @@ def _is_media(value: Any) -> bool:
         case bytes():
             return True
         case Mapping():
-            return "bytes" in value or "path" in value or "url" in value
+            return any(value.get(name) is not None for name in ("bytes", "path", "url"))
         case list():
             return any(_is_media(item) or isinstance(item, str) for item in value)
     return False

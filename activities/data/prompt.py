@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 from ...schemas.config.data import DataSection
 from ...schemas.errors import DataError, nearest
 from ...schemas.text import shown
-from .messages import Chat, parsed, read_chat, refuse_media, without_null, written_as_text
+from .messages import Chat, looks_written, parsed, read_chat, refuse_media, without_null, written_as_text
 from .notes import Notes
 from .rows import Row
 from .storable import KEPT, fault_of, kept, kept_key, meant_as_text
@@ -60,6 +60,12 @@ class Prompts:
         if messages is not None:
             self._notes.add(f"column {key!r} holds conversations written as text: they are read as such", row.location)
             prompt = messages
+        elif isinstance(prompt, str) and looks_written(prompt):
+            self._notes.add(
+                f"column {key!r} holds what begins like a conversation and cannot be read as one: the model sees the "
+                "text itself",
+                row.location,
+            )
         if not isinstance(prompt, list):
             prompt = _needed(row.location, key, prompt)
         plain = isinstance(prompt, str)

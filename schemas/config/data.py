@@ -16,7 +16,7 @@ def as_files(value: Any) -> Any:
     if isinstance(value, str):
         value = _listed(value.strip()) or [value]
     if isinstance(value, list | tuple) and any(isinstance(one, str) and not one.strip() for one in value):
-        raise ValueError("the name of a file is empty")
+        raise ValueError("an entry is empty; allowed: files, patterns and folders")
     return value
 
 

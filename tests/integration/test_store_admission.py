@@ -91,7 +91,7 @@ async def test_the_number_of_steps_is_the_smaller_of_data_and_configuration(
         ({"psrl": {"staleness_buffer_entries": 999}}, ("DataError", r"=999 is more than .* 7 usable .* at most 210")),
         (
             {"data": {"train_files": ["none.jsonl"]}},
-            ("DataError", r"data\.train_files: /.*/none\.jsonl cannot be read"),
+            ("DataError", r"data\.train_files: /.*/none\.jsonl does not exist"),
         ),
         ({"data": {"max_prompt_length": 5}}, ("DataError", "no usable prompt")),
         ({"data": {"max_response_length": 60}}, ("ModelError", "longer than the context")),

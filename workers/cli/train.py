@@ -155,4 +155,9 @@ async def _why_taken(client: Client, name: str) -> str:
 
 
 def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    if "://" in path:  # an address stays one: who looks there says that it is no path
+        return path
+    try:
+        return str(Path(path).expanduser().absolute())
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: nobody of this name has a home on this machine") from error

@@ -35,6 +35,11 @@ def named_pipe(folder: Path) -> Path:
     return folder / "a.jsonl"
 
 
+def dangling(folder: Path) -> Path:
+    (folder / "a.jsonl").symlink_to("nowhere.jsonl")
+    return folder / "a.jsonl"
+
+
 LINE = '{"prompt": "a"}'
 FILES = [
     Shape("JSONL", jsonl({"prompt": "a"}, {"prompt": "b"}), ("a", "b")),
@@ -69,6 +74,40 @@ FILES = [
         content("a.json", json.dumps({"version": 1, "data": [{"prompt": "a"}]}, indent=1)),
         ("a",),
     ),
+    Shape(
+        "JSON object with one list, in one line",
+        content("a.json", json.dumps({"version": 1, "data": [{"prompt": "a"}, {"prompt": "b"}]})),
+        ("a", "b"),
+    ),
+    Shape(
+        "JSON object with one list, its first line not only a brace",
+        content("a.json", f'{{"data": [\n{LINE},\n{LINE}\n]}}\n'),
+        ("a", "a"),
+    ),
+    Shape(
+        "JSON rows over several lines each",
+        content("a.jsonl", 2 * (json.dumps({"prompt": "a"}, indent=1) + "\n")),
+        ("a", "a"),
+    ),
+    Shape(
+        "JSONL of one row with tools",
+        jsonl({"prompt": "a", "tools": [{"name": "f"}]}),
+        ("a",),
+        {"tools": [{"name": "f"}]},
+    ),
+    Shape(
+        "JSON of one conversation",
+        content("a.json", json.dumps({"messages": [{"role": "user", "content": "a"}]}, indent=1)),
+        refused=r"a\.json: one JSON object with the keys messages; allowed: a list of rows",
+    ),
+    Shape(
+        "JSONL with a comma after each row",
+        content("a.jsonl", f"{LINE},\n{LINE}\n"),
+        refused=r"a\.jsonl:1: not valid JSON: .* at column 16",
+    ),
+    Shape("JSONL whose lines end in CR", content("a.jsonl", f"{LINE}\r{LINE}\r"), ("a", "a")),
+    Shape("JSONL in UTF-16 without a mark", content("a.jsonl", f"{LINE}\n{LINE}\n".encode("utf-16-le")), ("a", "a")),
+    Shape("CSV in UTF-16 without a mark, big-endian", content("a.csv", "prompt\na\n".encode("utf-16-be")), ("a",)),
     Shape(
         "JSON object of columns",
         content("a.json", json.dumps({"prompt": {"0": "a"}}, indent=1)),
@@ -159,6 +198,20 @@ FILES = [
         refused=r"holds files of several splits: test, train; name one, for example data\.train_files=.*/test\*",
     ),
     Shape(
+        "folder with two splits, named at the end",
+        several(
+            jsonl({"prompt": "a"}),
+            parquet(("prompt", ONE), name="gsm8k_train.parquet"),
+            content("GSM8K-Test.csv", "prompt\na\n"),
+        ),
+        refused=r"holds files of several splits: test, train; name one, for example data\.train_files=.*/GSM8K-Test\*",
+    ),
+    Shape(
+        "folder of one split beside other files",
+        several(content("latest.jsonl", LINE), content("train-0.jsonl", LINE)),
+        ("a", "a"),
+    ),
+    Shape(
         "folder without data",
         several(content("README.md", "x")),
         refused=r"data\.train_files: .* holds no data file; allowed: \.jsonl",
@@ -167,6 +220,17 @@ FILES = [
         "file that is not there",
         lambda folder: folder / "none.jsonl",
         refused=r"data\.train_files: /.*none\.jsonl does not exist",
+    ),
+    Shape(
+        "link that leads nowhere",
+        dangling,
+        refused=r"data\.train_files: /.*a\.jsonl is a link to nowhere\.jsonl, which",
+    ),
+    Shape(
+        "home of nobody", lambda folder: Path("~nobody of this name/a.jsonl"), refused="cannot be looked up: Could not"
+    ),
+    Shape(
+        "name of the Hub", lambda folder: Path("someone/data"), refused="does not exist; allowed: .*downloaded first"
     ),
     Shape("address of a bucket", lambda folder: Path("s3://bucket/a.jsonl"), refused=r"data\.train_files"),
     Shape(
@@ -182,6 +246,21 @@ FILES = [
     ),
     Shape("CSV with lines in a value", content("a.csv", 'prompt,answer\n"a\nb",1\n'), ("a\nb",), {"answer": "1"}),
     Shape("TSV", content("a.tsv", "prompt\tn\na\t1\n"), ("a",), {"n": "1"}),
+    Shape(
+        "CSV with semicolons",
+        content("a.csv", "prompt;answer\na;1\n"),
+        refused=r"a\.csv:1: the header is one column, 'prompt;answer'; allowed: values separated by commas",
+    ),
+    Shape(
+        "TSV with commas",
+        content("a.tsv", "prompt,answer\na,1\n"),
+        refused=r"a\.tsv:1: the header is one column, 'prompt,answer'; allowed: values separated by tabs",
+    ),
+    Shape(
+        "CSV whose lines end in CR",
+        content("a.csv", "prompt,n\ra,1\r"),
+        refused=r"a\.csv: its lines end in CR; allowed: LF",
+    ),
     Shape(
         "CSV with a value too many",
         content("a.csv", "prompt,n\na,1\nb,2,3\n"),

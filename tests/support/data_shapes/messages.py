@@ -148,6 +148,12 @@ MESSAGES = [
         ("<|user|>it's<|assistant|>",),
         notes=("column 'prompt' holds conversations written as text",),
     ),
+    Shape(
+        "messages as NumPy prints them",
+        jsonl({"prompt": "[{'role': 'system', 'content': 's'}\n {'role': 'user', 'content': 'q'}]"}),
+        ("[{'role': 'system', 'content': 's'}\n {'role': 'user', 'content': 'q'}]",),
+        notes=("column 'prompt' holds what begins like a conversation and cannot be read as one",),
+    ),
     Shape("text that begins like a list", jsonl({"prompt": '[{"x": 1}] is what?'}), ('[{"x": 1}] is what?',)),
     Shape(
         "OpenAI's function_call",

@@ -7,6 +7,7 @@ import pyarrow as pa
 from .shape import LEFT_OUT, ONE, VERL_EXTRA, VERL_ROW, Shape, content, jsonl, parquet, user
 
 IMAGE = {"bytes": b"\x89PNG", "path": None}
+IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 VALUES = [
     Shape("veRL's row", jsonl(VERL_ROW), ("<|user|>1+1=<|assistant|>",), VERL_EXTRA, "2"),
     Shape(
@@ -209,6 +210,12 @@ VALUES = [
         parquet(("prompt", ONE), ("images", pa.array([[]], pa.list_(pa.string())))),
         ("a",),
         {"images": []},
+    ),
+    Shape(
+        "image that is null in all its parts",
+        parquet(("prompt", ONE), ("image", pa.array([{"bytes": None, "path": None}], IMAGE_TYPE))),
+        ("a",),
+        {"image": {"bytes": None, "path": None}},
     ),
     Shape(
         "name of a container in column image",

@@ -72,7 +72,7 @@ def refusal(*overrides: str, file: Path | None = None) -> str:
         ("trainer.seed=-1", "trainer.seed=-1: input should be greater than or equal to 0"),
         ("reward.kwargs.weight=.nan", "reward.kwargs={'weight': nan}: input should be a finite number"),
         ("data.train_files={a: 1}", "data.train_files"),
-        ("data.train_files=['']", "the name of a file is empty"),
+        ("data.train_files=['']", "an entry is empty"),
         ("actor.optim.betas=0.9", "actor.optim.betas=0.9: input should be a list"),
         ("+trainer.seed=1", "override '+trainer.seed=1': +, ++ and ~ are Hydra's; allowed: key=value"),
         ("~trainer.seed", "are Hydra's; allowed: key=value"),

@@ -15,6 +15,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, RetryState, T
 from typer.testing import CliRunner, Result
 
 from psrl.schemas.config import RunConfig
+from psrl.schemas.errors import ConfigError
 from psrl.schemas.ids import RunId
 from psrl.schemas.messages.run import RunPhase, RunStatus, Wait
 from psrl.workers.cli.commands import app
@@ -155,7 +156,6 @@ def test_a_value_that_up_cannot_use_is_refused(options: tuple[str, ...], said: s
 
 
 def test_a_file_name_that_cannot_be_a_runs_name_asks_for_one() -> None:
-    from psrl.schemas.errors import ConfigError
     from psrl.workers.cli.train import base_name
 
     with pytest.raises(ConfigError, match="'my run' is not a valid run id: name the run with --run"):
@@ -235,6 +235,19 @@ def test_a_path_may_begin_with_a_tilde(config: Path, tmp_path: Path, monkeypatch
     _, parsed = read_config(config, ["data.train_files=~/train.jsonl", "model.path=$HOME/model"])
     assert parsed.data.train_files == (str(tmp_path / "train.jsonl"),)
     assert parsed.model.path == str(tmp_path / "model")
+
+
+def test_an_address_stays_one_and_nobodys_home_is_refused(config: Path) -> None:
+    _, parsed = read_config(config, ["data.train_files=hf://datasets/someone/data", "model.path=hf://someone/model"])
+    assert parsed.data.train_files == ("hf://datasets/someone/data",)
+    assert parsed.model.path == "hf://someone/model"
+    with pytest.raises(ConfigError, match=r"~nobody of this name/train\.jsonl: nobody of this name has a home"):
+        read_config(config, ["data.train_files=~nobody of this name/train.jsonl"])
+
+
+def test_an_entry_without_a_name_is_no_folder(config: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.train_files: an entry is empty"):
+        read_config(config, ['data.train_files=[""]'])
 
 
 def test_every_key_is_documented_with_a_meaning() -> None:
