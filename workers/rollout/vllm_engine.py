@@ -179,7 +179,7 @@ class VllmEngine:
     def _failed(self, what: str) -> EngineUnfit | EngineUnavailable:
         """Memory that was taken is free by the next start, or the figures differ. The very same words twice in a row
         are no accident; a child that was killed has none."""
-        reason = self._reason.read_text()
+        reason = self._reason.read_text() if self._reason.is_file() else ""  # not there once it was given up
         again, _last_fault[:] = _last_fault == [reason], [reason]
         if again and reason:
             return EngineUnfit(f"vLLM cannot run model.path={self._model}: {reason}")
