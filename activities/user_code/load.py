@@ -66,7 +66,7 @@ def _told(error: BaseException) -> str:
     own = [
         frame for frame in frames if not frame.filename.startswith(NOBODYS) and "site-packages" not in frame.filename
     ]
-    places = " -> ".join(f"{frame.filename}, line {frame.lineno}" for frame in own[-MAX_PLACES:])
+    places = " -> ".join(f"{frame.filename}, line {frame.lineno}: {frame.line or '?'}" for frame in own[-MAX_PLACES:])
     advice = ""
     if isinstance(error, ImportError) and "relative import" in named(error):
         advice = "; a file named by its path belongs to no package, its module does: package.module:function"

@@ -31,6 +31,12 @@ COMMANDS = {
     "report": (("x",), POSTGRES),
     "audit": (("x",), POSTGRES),
     "trajectory show": (("x", "0", "0"), POSTGRES),
+    "session list": (("x",), POSTGRES),
+    "session show": (("x", "s"), POSTGRES),
+    "session hang": (("x", "s"), POSTGRES),
+    "session continue": (("x", "s"), POSTGRES),
+    "session close": (("x", "s"), POSTGRES),
+    "session token": (("x",), POSTGRES),
     "train": (("{config}", "--no-up"), TEMPORAL),
 }
 SERVERLESS = {"up", "down", "config show", "config docs", "config import"}
