@@ -1,10 +1,20 @@
-"""How conversations of agents become training data."""
+"""How episodes are played, and how conversations of agents become training data."""
 
 from enum import StrEnum
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .base import Section
+
+
+class AgentLoop(StrEnum):
+    """How an episode is played: one attempt at a prompt."""
+
+    GENERATE_ONLY = "generate_only"
+    """The policy answers the prompt, once."""
+    SESSION = "session"
+    """An agent from outside converses with the policy over HTTP, in a session of its own."""
 
 
 class ThinkingTemplate(StrEnum):
@@ -19,6 +29,26 @@ class ThinkingTemplate(StrEnum):
 
 
 class AgenticSection(Section):
+    agent_loop: AgentLoop = AgentLoop.GENERATE_ONLY
+    """`generate_only`: the policy answers each prompt once. `session`: an agent from outside, `agent` or
+    `agent_command`, converses with the policy over HTTP."""
+    agent: str | None = None
+    """Import path `package.module:function`, or `path/to/file.py:function`, of the agent; sync or async, run in a
+    process of its own. It gets the task (docs/sessions.md) and returns nothing, a number, which is its own reward, or a
+    dict with `reward` and `info`."""
+    agent_command: tuple[str, ...] = ()
+    """The agent as a program with its arguments, in a fresh directory. The environment tells it `OPENAI_BASE_URL`,
+    `OPENAI_API_KEY`, `PSRL_MODEL` and `PSRL_TASK`, the path of the task as JSON."""
+    agent_timeout_s: float = Field(default=1800, gt=0)
+    """Time limit of one run of the agent; then it is killed."""
+    max_concurrent_agents: int = Field(default=16, ge=1)
+    """Agents that a worker runs at the same time."""
+    retry_limit: int = Field(default=1, ge=0)
+    """How often an episode whose agent failed, ran out of time or said nothing is begun anew before it counts as
+    failed."""
+    refill_failure_threshold: int = Field(default=32, ge=1)
+    """Failed groups in a row after which the run stops and names the reasons, whatever the agent loop. Groups that a
+    filter drops do not count."""
     thinking_template: ThinkingTemplate = ThinkingTemplate.KEEP
     tool_parser: str | None = None
     """vLLM's name of the parser that finds tool calls in what the model says, such as `hermes`; null: it calls none."""
@@ -31,3 +61,14 @@ class AgenticSection(Section):
     """A hung session continues by itself after this long."""
     session_drain_timeout_s: float = Field(default=60, gt=0)
     """How long turns in flight may take to end when their session is closed; then they are cut."""
+
+    @model_validator(mode="after")
+    def _names_one_agent(self) -> Self:
+        given = [name for name, value in (("agent", self.agent), ("agent_command", self.agent_command)) if value]
+        if self.agent_loop is AgentLoop.SESSION and len(given) != 1:
+            found = "both are given" if given else "neither is given"
+            raise ValueError(
+                "psrl.agentic_rl.agent_loop=session needs one of psrl.agentic_rl.agent (package.module:function) and "
+                f"psrl.agentic_rl.agent_command (a program with its arguments); {found}"
+            )
+        return self

@@ -163,8 +163,6 @@ class PsrlSection(Section):
     group_timeout_s: float = Field(default=3600, gt=0, le=GROUP_TIMEOUT_MAX_S)
     """Deadline of one group from start to report, counted while the stack is up; past it the group is given up and one
     fresh prompt replaces it."""
-    max_consecutive_failures: int = Field(default=32, ge=1)
-    """Failed groups in a row after which the run stops and names the reasons."""
     ps_mode: PsMode = PsMode.FILE
     deployment: Deployment = Deployment()
     rollout_coordination: RolloutCoordination = RolloutCoordination()

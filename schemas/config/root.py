@@ -6,6 +6,7 @@ from typing import Self
 from pydantic import model_validator
 
 from .actor import ActorSection
+from .agentic import AgentLoop
 from .algorithm import AdvantageEstimator, AlgorithmSection
 from .base import Section
 from .data import DataSection
@@ -113,12 +114,14 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _sequence_fits_a_micro_batch(self) -> Self:
-        need = self.data.max_prompt_length + self.data.max_response_length
+        need, what = self.data.max_prompt_length + self.data.max_response_length, ""
+        if self.psrl.agentic_rl.agent_loop is AgentLoop.SESSION and self.rollout.max_model_len:
+            need, what = self.rollout.max_model_len, "rollout.max_model_len, which an agent's conversation may fill"
         if need > self.actor.ppo_max_token_len_per_gpu:
             raise ValueError(
                 f"actor.ppo_max_token_len_per_gpu={self.actor.ppo_max_token_len_per_gpu} is below "
-                f"data.max_prompt_length + data.max_response_length = {need}; allowed: that or more, because a "
-                "sequence is never cut"
+                f"{what or 'data.max_prompt_length + data.max_response_length'} = {need}; allowed: that or more, "
+                "because a sequence is never cut"
             )
         return self
 

@@ -37,6 +37,17 @@ MODES = (
         lambda config: config.psrl.group_post_process.name == "dynamic_sampling_filter",
         "psrl.group_post_process.name=dynamic_sampling_filter",
     ),
+    Mode(
+        (
+            "psrl.agentic_rl.agent",
+            "psrl.agentic_rl.agent_command",
+            "psrl.agentic_rl.agent_timeout_s",
+            "psrl.agentic_rl.max_concurrent_agents",
+            "psrl.agentic_rl.retry_limit",
+        ),
+        lambda config: config.psrl.agentic_rl.agent_loop == "session",
+        "psrl.agentic_rl.agent_loop=session",
+    ),
     Mode(("data.seed",), lambda config: config.data.shuffle, "data.shuffle=true"),
     Mode(("reward.coalesce",), lambda config: config.reward.scope != "group", "reward.scope=trajectory"),
     Mode(

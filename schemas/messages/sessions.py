@@ -8,6 +8,9 @@ from .base import Message
 from .rollout import Placement, Sampling, SegmentEnd
 from .run import RolloutSettings
 
+FIRST_CALL = 1
+"""Of a branch: number 0 says that the store can hold nothing yet, and it holds what the agent said."""
+
 
 class SessionLimits(Message):
     """Every wait of a session has an end (L11). Only time in which somebody ran its workflow counts."""
@@ -31,6 +34,9 @@ class StartSession(Message):
     version_tag: int
     rollout: RolloutSettings
     limits: SessionLimits
+    first_call: int = FIRST_CALL
+    """Of every branch. A session that takes over rows of an earlier one begins above its numbers, so that fencing keeps
+    late results of that out."""
     carried: dict[str, Any] | None = None
     """`SessionState` of the execution that continued as this one."""
 
@@ -75,6 +81,8 @@ class CloseSession(Message):
     """Signal `close`: no further turn; those in flight may end within the session's limit."""
 
     reason: str = ""
+    cut: bool = False
+    """Nobody waits for the turns in flight: they are cut at once."""
 
 
 class BranchRecord(Message):

@@ -45,7 +45,11 @@ class RunMachine(RuleBasedStateMachine):
     def begin(self, staleness: int, offered: int) -> None:
         redundant = {"redundant_rollout": {"enable": True, "redundant_global_batch_size": offered}}
         config = parse_config(
-            minimal_config(staleness=staleness, max_consecutive_failures=6, rollout_coordination=redundant)
+            minimal_config(
+                staleness=staleness,
+                agentic_rl={"refill_failure_threshold": 6},
+                rollout_coordination=redundant,
+            )
         )
         admission = Admission(
             config=config.model_dump(mode="json"),
@@ -228,7 +232,7 @@ class RunMachine(RuleBasedStateMachine):
     @invariant()
     def counts_are_of_those_who_left(self) -> None:
         assert sum(self.state.groups.dropped.values()) == len(self.left)
-        assert self.state.groups.unproductive <= len(self.left)
+        assert self.state.groups.failures + self.state.groups.drops <= len(self.left)
 
     @invariant()
     def every_wait_has_an_owner_and_a_deadline_unless_a_person_decides(self) -> None:
@@ -246,7 +250,7 @@ class RunMachine(RuleBasedStateMachine):
     def a_run_gives_up_only_for_a_reason_that_it_names(self) -> None:
         fault = hopeless(self.state, "idle")
         left_alone = self.state.fleet.none_left(self.state.config.psrl.deployment.no_instance_timeout_s)
-        assert (fault is not None) == (left_alone or self.state.groups.unproductive >= 6)
+        assert (fault is not None) == (left_alone or self.state.groups.failures >= 6)
         if left_alone:
             assert all(name in str(fault) for name in INSTANCES)
 

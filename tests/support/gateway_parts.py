@@ -215,14 +215,9 @@ class MemoryWorkflows:
         self.continued[name] = request.instance
         return name == NAME
 
-    async def close(self, run_id: RunId, name: SessionId, request: CloseSession) -> bool:
-        self.closed_for[name] = request.reason
-        return True
-
-    async def closed(self, run_id: RunId, name: SessionId) -> SessionRecord:
-        record = await self.record(run_id, name)
-        assert record is not None
-        return record
+    async def see_closed(self, start: StartSession, request: CloseSession) -> None:
+        await self.start(start)
+        self.closed_for[start.session_id] = request.reason
 
 
 @dataclass

@@ -271,7 +271,7 @@ async def test_what_an_absence_cost_says_nothing_about_the_task_in_the_next_exec
 ) -> None:
     monkeypatch.setattr(settings, "ABSENCE", timedelta(minutes=3))
     parts = ScriptedParts(instances=1)
-    config = minimal_config(max_consecutive_failures=1)
+    config = minimal_config(agentic_rl={"refill_failure_threshold": 1})
     admission = await parts.admit_run(AdmitRequest(run_id=run_id, config=config, workflow_run_id=run_id))
     parts.room_groups = 0
     ledger = empty_ledger(parse_config(admission.config))

@@ -330,7 +330,7 @@ async def test_a_task_of_which_everything_is_filtered_stops_and_names_it_with_th
             return Score(index=index, outcome=ScoreOutcome.SCORED, reward=1.0)
 
     parts = Flat()
-    limits = {"max_consecutive_failures": 5, "group_post_process": {**FILTER, "max_consecutive_drops": 5}}
+    limits = {"group_post_process": {**FILTER, "max_consecutive_drops": 5}}
     told = await failure_of(client, run_id, parts, minimal_config(**limits))
     assert re.search(r"\d+ groups in a row could not be trained on \(\d+% of all drawn\)", told)
     assert "all 2 rewards are 1" in told

@@ -103,7 +103,7 @@ async def test_a_run_whose_every_group_fails_stops_and_names_the_reason_and_the_
 
     parts = NeverScored()
     with pytest.raises(WorkflowFailureError) as failure:
-        await run_to_end(client, run_id, parts, minimal_config(max_consecutive_failures=4))
+        await run_to_end(client, run_id, parts, minimal_config(agentic_rl={"refill_failure_threshold": 4}))
     text = str(failure.value.cause)
     assert "judge said no" in text
     assert "train.jsonl" in text

@@ -199,7 +199,7 @@ async def test_what_failed_because_the_stack_was_away_says_nothing_about_the_tas
     parts = Away()
     # Outside the sandbox, which would import the settings anew.
     async with parts.workers(client, workflow_runner=UnsandboxedWorkflowRunner()):
-        run = await start(client, run_id, minimal_config(max_consecutive_failures=1))
+        run = await start(client, run_id, minimal_config(agentic_rl={"refill_failure_threshold": 1}))
         await parts.scoring.wait()
     await asyncio.sleep(ABSENT_S)
     parts.back = True

@@ -11,19 +11,16 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ...activities.sessions.sessions import NewSession, StoredSession
+from ...activities.sessions.starts import start_of
 from ...activities.sessions.view import BranchView
-from ...schemas.errors import Unreachable
 from ...schemas.ids import GroupId, InstanceId, RunId, SessionId
 from ...schemas.messages.sessions import CloseSession, ContinueSession, HangSession
 from ...schemas.status import SessionStatus
 from .labels import labels_of, version_tag
 from .models import Models
 from .store import Sessions
-from .turns import start_of
 from .workflows import Workflows
 
-DRAIN_MARGIN_S = 30.0
-"""For what closing takes beside the drain."""
 AT_ONCE = 16
 
 
@@ -59,7 +56,7 @@ class Control:
         new = NewSession(run_id, group, episode=0, episodes=1, token=token, labels=labels)
         name = await self._sessions.open(new, version_tag(labels))
         session = await self._found(run_id, name)
-        await self._workflows.start(start_of(session, model))
+        await self._workflows.start(start_of(session, model.config))
         return {"session_id": name, "token": token, "url": f"/sessions/{name}/v1", "model": model.names[0]}
 
     async def show(self, session: StoredSession) -> dict[str, Any]:
@@ -82,9 +79,7 @@ class Control:
         run_id, name = session.run_id, session.session_id
         if session.status is not SessionStatus.CLOSED:
             model = await self._models.of(run_id)
-            await self._workflows.start(start_of(session, model))
-            if await self._workflows.close(run_id, name, CloseSession(reason="deleted")):
-                await self._closed(run_id, name, model.limits.drain_s + DRAIN_MARGIN_S)
+            await self._workflows.see_closed(start_of(session, model.config), CloseSession(reason="deleted"))
         return await self.show(await self._found(run_id, name))
 
     async def listed(self, run_id: RunId) -> list[dict[str, Any]]:
@@ -131,13 +126,6 @@ class Control:
                 return await call(named)
 
         return await asyncio.gather(*(one(named) for named in asked))
-
-    async def _closed(self, run_id: RunId, name: SessionId, timeout_s: float) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._workflows.closed(run_id, name)
-        except TimeoutError as error:
-            raise Unreachable(f"session {name} has not closed within {timeout_s:g} s") from error
 
     async def _found(self, run_id: RunId, name: SessionId) -> StoredSession:
         found = await self._sessions.find(run_id, name)

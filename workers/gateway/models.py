@@ -1,9 +1,8 @@
 """What the gateway knows of a run's model: how its conversations are rendered and read, and how it samples."""
 
 import asyncio
-import json
 from collections import OrderedDict
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -11,13 +10,10 @@ from typing import Any, Protocol, TypeVar, cast
 from ...activities.capture.layout import ChatTokenizer
 from ...activities.capture.message import Reader
 from ...activities.capture.render import Template
+from ...activities.capture.stops import stop_ids
 from ...activities.data.tokenizer import load_tokenizer
 from ...schemas.config import RunConfig
-from ...schemas.errors import ModelError
 from ...schemas.ids import RunId
-from ...schemas.messages.data import Purpose
-from ...schemas.messages.run import RolloutSettings
-from ...schemas.messages.sessions import SessionLimits
 
 Result = TypeVar("Result")
 
@@ -43,20 +39,6 @@ class Model:
         agentic = config.psrl.agentic_rl
         self.template = Template.open(self.tokenizer, self.stop_ids, agentic.thinking_template)
         self.reader = Reader(self.tokenizer, self.stop_ids, agentic.tool_parser, agentic.reasoning_parser)
-
-    def settings(self, purpose: Purpose) -> RolloutSettings:
-        validation = purpose is Purpose.VALIDATION
-        return RolloutSettings.of_validation(self.config) if validation else RolloutSettings.of(self.config)
-
-    @property
-    def limits(self) -> SessionLimits:
-        agentic = self.config.psrl.agentic_rl
-        return SessionLimits(
-            timeout_s=self.config.psrl.group_timeout_s,
-            idle_s=agentic.session_idle_timeout_s,
-            hang_s=agentic.session_hang_timeout_s,
-            drain_s=agentic.session_drain_timeout_s,
-        )
 
 
 class Models:
@@ -94,16 +76,3 @@ class Models:
     async def _load(self, run_id: RunId) -> Model:
         config = await self._config(run_id)
         return await self.worked_out(lambda: Model(run_id, config))
-
-
-def stop_ids(folder: Path, tokenizer: Tokenizer) -> Set[int]:
-    """At which the engine ends a turn: the tokenizer's end of text, and what `generation_config.json` adds. Raises
-    `ModelError` when there is none."""
-    found = {tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set()
-    file = folder / "generation_config.json"
-    if file.exists():
-        named = json.loads(file.read_text()).get("eos_token_id")
-        found |= set(named if isinstance(named, list) else [] if named is None else [named])
-    if not found:
-        raise ModelError(f"model.path={folder} names no token at which a turn ends; expected eos_token_id")
-    return found

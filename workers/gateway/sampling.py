@@ -3,6 +3,7 @@ trainer; a session that trains nothing may sample as its caller likes."""
 
 from dataclasses import dataclass
 
+from ...activities.sessions.starts import settings_of
 from ...schemas.messages.data import Purpose
 from ...schemas.messages.rollout import Sampling
 from .models import Model
@@ -25,7 +26,7 @@ FREE = ("temperature", "top_p", "top_k")
 
 def sampling_of(model: Model, purpose: Purpose, wish: Wish, prompt_tokens: int) -> tuple[Sampling, tuple[str, ...]]:
     """And the names of what is not heeded. The answer ends with the context at the latest."""
-    rule = model.settings(purpose).sampling
+    rule = settings_of(model.config, purpose).sampling
     room = max(1, model.config.context_tokens - prompt_tokens)
     asked = {name: value for name in FREE if (value := getattr(wish, name)) is not None}
     differing = {name: value for name, value in asked.items() if value != getattr(rule, name)}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...activities.sessions.sessions import StoredSession
+from ...activities.sessions.starts import start_of
 from ...activities.sessions.turns import KnownTurn, NewTurn, PlacedTurn, Sampled
 from ...schemas.errors import EngineUnavailable, SessionClosed, TurnInFlight, Unreachable
 from ...schemas.ids import InstanceId
@@ -130,7 +131,7 @@ class Turns:
         self, request: Request, key: str, at: PlacedTurn, sampling: Sampling, prefer: InstanceId | None
     ) -> None:
         session, model = request.session, request.model
-        start = start_of(session, model)
+        start = start_of(session, model.config)
         hung = session.status is SessionStatus.HUNG
         placements = () if hung else await self._placements(start, at.index, prefer)
         asked = AskedTurn(index=at.index, turn=at.turn, sampling=sampling, placements=placements)
@@ -158,17 +159,6 @@ class Turns:
         except Unreachable as error:
             log.warning("session %s is to route its turn itself: %s", start.session_id, error)
             return ()
-
-
-def start_of(session: StoredSession, model: Model) -> StartSession:
-    return StartSession(
-        run_id=session.run_id,
-        session_id=session.session_id,
-        group_id=session.group_id,
-        version_tag=session.version_tag,
-        rollout=model.settings(session.purpose),
-        limits=model.limits,
-    )
 
 
 def _require_open(session: StoredSession) -> None:

@@ -3,22 +3,16 @@
 from typing import NoReturn, Protocol
 
 from temporalio.client import (
-    Client,
     WithStartWorkflowOperation,
-    WorkflowFailureError,
     WorkflowHandle,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.common import (
-    SearchAttributePair,
-    TypedSearchAttributes,
-    WorkflowIDConflictPolicy,
-    WorkflowIDReusePolicy,
-)
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from ...activities.sessions.running import RunningSessions, away, search_attributes
 from ...schemas.errors import EngineUnavailable, SessionClosed, TurnInFlight, Unreachable
 from ...schemas.ids import ORCHESTRATOR_QUEUE, RunId, SessionId, session_workflow
 from ...schemas.messages.sessions import (
@@ -31,7 +25,6 @@ from ...schemas.messages.sessions import (
     StartSession,
 )
 from ...schemas.silence import why_silent
-from ...workflows.search import GROUP, attributes
 from ...workflows.sessions.session import Session
 from .errors import ApiError
 
@@ -55,16 +48,11 @@ class Workflows(Protocol):
 
     async def go_on(self, run_id: RunId, name: SessionId, request: ContinueSession) -> bool: ...
 
-    async def close(self, run_id: RunId, name: SessionId, request: CloseSession) -> bool: ...
-
-    async def closed(self, run_id: RunId, name: SessionId) -> SessionRecord:
-        """When it has."""
+    async def see_closed(self, start: StartSession, request: CloseSession) -> None:
+        """Returns when it has closed."""
 
 
-class TemporalWorkflows:
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
+class TemporalWorkflows(RunningSessions):
     async def play(self, start: StartSession, asked: AskedTurn, key: str) -> PlayedTurn:
         try:
             return await self._update(start, asked, key)
@@ -77,7 +65,7 @@ class TemporalWorkflows:
         except RPCError as error:
             if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
                 raise ApiError(429, "queue_full", "the session has as many turns in flight as it may") from error
-            raise _away(error) from error
+            raise away(error) from error
 
     async def _update(self, start: StartSession, asked: AskedTurn, key: str) -> PlayedTurn:
         try:
@@ -92,29 +80,12 @@ class TemporalWorkflows:
             task_queue=ORCHESTRATOR_QUEUE,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            search_attributes=_attributes(start),
+            search_attributes=search_attributes(start),
             static_summary=f"session of group {start.group_id}",
         )
         return await self._client.execute_update_with_start_workflow(
             Session.turn, asked, id=key, start_workflow_operation=operation
         )
-
-    async def start(self, start: StartSession) -> None:
-        try:
-            await self._client.start_workflow(
-                Session.run,
-                start,
-                id=session_workflow(start.run_id, start.session_id),
-                task_queue=ORCHESTRATOR_QUEUE,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                search_attributes=_attributes(start),
-                static_summary=f"session of group {start.group_id}",
-            )
-        except WorkflowAlreadyStartedError:
-            return
-        except RPCError as error:
-            raise _away(error) from error
 
     async def record(self, run_id: RunId, name: SessionId) -> SessionRecord | None:
         try:
@@ -122,43 +93,16 @@ class TemporalWorkflows:
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return None
-            raise _away(error) from error
+            raise away(error) from error
 
     async def hang(self, run_id: RunId, name: SessionId, request: HangSession) -> bool:
-        return await self._signal(run_id, name, "hang", request)
+        return await self.signal(run_id, name, "hang", request)
 
     async def go_on(self, run_id: RunId, name: SessionId, request: ContinueSession) -> bool:
-        return await self._signal(run_id, name, "continue", request)
-
-    async def close(self, run_id: RunId, name: SessionId, request: CloseSession) -> bool:
-        return await self._signal(run_id, name, "close", request)
-
-    async def closed(self, run_id: RunId, name: SessionId) -> SessionRecord:
-        try:
-            return await self._handle(run_id, name).result()
-        except WorkflowFailureError as error:
-            raise Unreachable(f"the session did not close in order: {error.cause}") from error
-        except RPCError as error:
-            raise _away(error) from error
-
-    async def _signal(
-        self, run_id: RunId, name: SessionId, signal: str, request: HangSession | ContinueSession | CloseSession
-    ) -> bool:
-        try:
-            await self._handle(run_id, name).signal(signal, request)
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return False
-            raise _away(error) from error
-        return True
+        return await self.signal(run_id, name, "continue", request)
 
     def _handle(self, run_id: RunId, name: SessionId) -> Handle:
         return self._client.get_workflow_handle_for(Session.run, session_workflow(run_id, name))
-
-
-def _attributes(start: StartSession) -> TypedSearchAttributes:
-    pairs = [*attributes(start.run_id).search_attributes, SearchAttributePair(GROUP, start.group_id)]
-    return TypedSearchAttributes(pairs)
 
 
 def _raise_of(error: WorkflowUpdateFailedError) -> NoReturn:
@@ -172,7 +116,3 @@ def _raise_of(error: WorkflowUpdateFailedError) -> NoReturn:
         raise EngineUnavailable(f"the turn failed: {cause.message}") from error
     # The session's own refusal, and the server's for an update that its workflow did not live to answer.
     raise SessionClosed(cause.message) from error
-
-
-def _away(error: RPCError) -> Unreachable:
-    return Unreachable(f"Temporal did not answer: {why_silent(error)}")

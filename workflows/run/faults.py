@@ -43,24 +43,24 @@ def hopeless(state: RunState, idle: str) -> ApplicationError | None:
             type=ENGINE_UNAVAILABLE,
             non_retryable=True,
         )
-    if state.groups.unproductive >= _bearable(state):
-        return ApplicationError(_why_barren(state), type=DATA_ERROR, non_retryable=True)
+    if barren := _barren(state):
+        return ApplicationError(_why_barren(state, barren), type=DATA_ERROR, non_retryable=True)
     return None
 
 
-def _bearable(state: RunState) -> int:
-    """So many groups in a row failed or were filtered that it is a fault of the task, not bad luck."""
-    psrl = state.config.psrl
-    if not psrl.group_post_process.enable:
-        return psrl.max_consecutive_failures
-    return max(psrl.max_consecutive_failures, psrl.group_post_process.max_consecutive_drops)
+def _barren(state: RunState) -> int:
+    """So many groups in a row failed or were filtered that it is a fault of the task, not bad luck; else 0."""
+    psrl, groups = state.config.psrl, state.groups
+    if groups.failures >= psrl.agentic_rl.refill_failure_threshold:
+        return groups.failures
+    return groups.drops if groups.drops >= psrl.group_post_process.max_consecutive_drops else 0
 
 
-def _why_barren(state: RunState) -> str:
+def _why_barren(state: RunState, barren: int) -> str:
     groups = state.groups
     share = sum(groups.dropped.values()) / max(1, state.position.next_group)
     return (
-        f"{groups.unproductive} groups in a row could not be trained on ({share:.0%} of all drawn). "
+        f"{barren} groups in a row could not be trained on ({share:.0%} of all drawn). "
         f"Most recent: {'; '.join(groups.last_reasons)}. Data: {list(state.config.data.train_files)}, "
         f"reward: {state.config.reward.function}"
     )

@@ -36,10 +36,12 @@ class Groups(Carried):
     """Groups that have left, by reason, whose workflows are to be cancelled and whose rows are to be marked."""
     dropped: dict[str, int] = {}
     """Groups that left without being trained on, by reason."""
-    unproductive: int = 0
-    """Groups in a row that failed, were filtered or were late; 0 after every complete one."""
+    failures: int = 0
+    """Groups in a row that failed or were late, whatever was filtered between them; 0 after every complete one."""
+    drops: int = 0
+    """The same of groups that were filtered."""
     last_reasons: list[str] = []
-    """Why the most recent unproductive groups left."""
+    """Why the most recent of both left."""
 
     def start(self, version: Version, groups: tuple[GroupId, ...], now: float) -> None:
         self.ledger.reserve(version, groups)
@@ -60,7 +62,7 @@ class Groups(Carried):
         began = self.started_at.pop(group)
         if report.outcome is GroupOutcome.COMPLETE:
             self.ledger.occupy(group)
-            self.unproductive = 0
+            self.failures = self.drops = 0
         else:
             self.ledger.release(group)
             self._leave(group, report.outcome.value, report.reason, counts=began > back_at)
@@ -107,5 +109,6 @@ class Groups(Carried):
         self.dropped[kind] = self.dropped.get(kind, 0) + 1
         self.see_off((group,), kind)
         if counts:
-            self.unproductive += 1
+            filtered = kind == GroupStatus.FILTERED
+            self.drops, self.failures = self.drops + filtered, self.failures + (not filtered)
             self.last_reasons = [*self.last_reasons, f"{group}: {reason}"][-REMEMBERED_REASONS:]

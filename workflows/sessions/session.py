@@ -48,7 +48,7 @@ class Session:
     def __init__(self, start: StartSession) -> None:
         self._start = start
         limit_s = start.limits.timeout_s
-        self._state = SessionState.model_validate(start.carried or {"left_s": limit_s})
+        self._state = SessionState.model_validate(start.carried or {"left_s": limit_s, "first_call": start.first_call})
         self._lifetime = Lifetime(timedelta(seconds=self._state.left_s))
         self._cut = False
         self._shown, self._seen = SessionStatus.RUNNING, self._state.changes
@@ -85,6 +85,7 @@ class Session:
     def close(self, request: CloseSession = CloseSession()) -> None:  # noqa: B008 - frozen; may be left out
         """Take no further turn."""
         self._state.close(request.reason)
+        self._cut |= request.cut
 
     @workflow.query
     def record(self) -> SessionRecord:
@@ -158,7 +159,9 @@ class Session:
 
     async def _drain(self) -> None:
         try:
-            await while_alive(lambda: not self._state.in_flight, timedelta(seconds=self._start.limits.drain_s))
+            await while_alive(
+                lambda: self._cut or not self._state.in_flight, timedelta(seconds=self._start.limits.drain_s)
+            )
         except TimeoutError:
             self._cut = True
         self._lifetime.close()

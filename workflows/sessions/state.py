@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from ...schemas.errors import InvariantViolated, SessionClosed, TurnInFlight
 from ...schemas.ids import InstanceId, trajectory_name
-from ...schemas.messages.sessions import AskedTurn, BranchRecord, PlayedTurn
+from ...schemas.messages.sessions import FIRST_CALL, AskedTurn, BranchRecord, PlayedTurn
 from ...schemas.status import SessionStatus
 from ..machine import Machine, Table
 from ..run.carried import Carried
@@ -22,8 +22,6 @@ LEGAL: Table[SessionStatus] = {
     _S.CLOSING: frozenset({_S.CLOSED}),
     _S.CLOSED: frozenset(),
 }
-FIRST_CALL = 1
-"""Of a branch: number 0 says that the store can hold nothing yet, and it holds what the agent said."""
 
 
 class Branch(Carried):
@@ -64,6 +62,8 @@ class SessionState(Carried):
     reason: str = ""
     """Why it is hung or closed."""
     branches: dict[int, Branch] = {}
+    first_call: int = FIRST_CALL
+    """Of every branch."""
     pin: InstanceId | None = None
     """Where the next turn is to begin."""
     left_s: float = 0.0
@@ -142,7 +142,7 @@ class SessionState(Carried):
     def flight(self, asked: AskedTurn) -> Iterator[Branch]:
         """The turn, from its first call until it ended in whatever way."""
         self.check(asked)
-        branch = self.branches.setdefault(asked.index, Branch(index=asked.index))
+        branch = self.branches.setdefault(asked.index, Branch(index=asked.index, calls=self.first_call))
         if branch.in_flight is not None:
             raise TurnInFlight(f"turn {asked.turn} of branch {asked.index} is in flight already")
         branch.in_flight = asked.turn

@@ -1,7 +1,7 @@
 """`psrl.*`: staleness, weights, filters. Coordination, deployment and the parts around them have files of their own."""
 
 from ..convert import names
-from ..row import Switch, not_needed, not_supported, part, renamed, same
+from ..row import Switch, not_needed, not_supported, part, same
 
 LMCACHE = Switch("psrl.lmcache.enable", off=(False,))
 TMS = Switch("psrl.tms.range")
@@ -55,7 +55,7 @@ ROWS = (
         "post-processing of whole batches",
         "psrl.buffer_post_process.name",
     ),
-    renamed("psrl.agentic_rl.refill_failure_threshold", "psrl.max_consecutive_failures"),
+    same("psrl.agentic_rl.refill_failure_threshold"),
     *not_needed(
         "a group that fails is replaced by a fresh prompt, and counted", "psrl.agentic_rl.manager_retry_on_error"
     ),
