@@ -5,6 +5,7 @@ Importing this module loads nothing heavy: it is what the workflow sandbox sees 
 
 from temporalio import activity
 
+from ..schemas.messages.agents import AgentRun, RunAgent
 from ..schemas.messages.data import (
     Admission,
     AdmitRequest,
@@ -87,6 +88,15 @@ async def draw_validation(request: DrawValidationRequest) -> DrawResult:
 @activity.defn
 async def score(request: ScoreRequest) -> ScoreResult:
     """Score finished trajectories and store the rewards."""
+    raise NotImplementedError
+
+
+# --- agents from outside: AGENT_QUEUE ---------------------------------------------------------------------------------
+
+
+@activity.defn
+async def run_agent(request: RunAgent) -> AgentRun:
+    """Let an agent play one episode against a session of its own, to its end; the session is closed."""
     raise NotImplementedError
 
 

@@ -26,6 +26,8 @@ ORCHESTRATOR_QUEUE = "psrl"
 """Workflows, and the activities that only touch the store or the coordinator."""
 CPU_QUEUE = "psrl.cpu"
 """Data and reward activities: CPU work that may import user code."""
+AGENT_QUEUE = "psrl.agents"
+"""Runs of agents from outside, which take minutes: scoring must not wait for them."""
 TRAINER_QUEUE = "psrl.trainer"
 
 
@@ -52,8 +54,10 @@ def group_workflow(run: RunId, group: GroupId) -> str:
     return f"{run}/group/{group}"
 
 
-def session_id(group: GroupId, episode: int) -> SessionId:
-    return SessionId(f"{group}-{trajectory_name(episode)}")
+def session_id(group: GroupId, episode: int, attempt: int = 1) -> SessionId:
+    """Of the first attempt at an episode; `000123-t04.2` of the second."""
+    again = "" if attempt == 1 else f".{attempt}"
+    return SessionId(f"{group}-{trajectory_name(episode)}{again}")
 
 
 def session_workflow(run: RunId, session: SessionId) -> str:

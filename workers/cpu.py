@@ -1,4 +1,5 @@
-"""The CPU worker: hosts the data and reward activities, which may import and run the user's code.
+"""The CPU worker: hosts the data and reward activities and those that run agents, which may import and run the user's
+code.
 
 `python -m psrl.workers.cpu`, with the working directory in which reward import paths are to be found. Holds no state
 but loaded data sets; any number may run, and any may be killed.
@@ -12,20 +13,24 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from ..activities.agents.activity import Agents
 from ..activities.data.admit import Admit
 from ..activities.data.dataset import DatasetCache
 from ..activities.data.draw import Draw
 from ..activities.data.restore import Restore
 from ..activities.rewards.score import Rewards
+from ..activities.sessions.running import RunningSessions
 from ..activities.store.connections import async_store
 from ..activities.store.migrate import require_current
 from ..activities.store.reach import require_reachable
-from ..schemas.ids import CPU_QUEUE
+from ..schemas.ids import AGENT_QUEUE, CPU_QUEUE
 from ..schemas.stack import Stack
 from .process import join, run_worker
 
 MAX_ACTIVITIES = 128
 """Scoring tasks at the same time; calls of the function itself are limited by reward.max_concurrency."""
+MAX_AGENTS = 256
+"""Of all runs; psrl.agentic_rl.max_concurrent_agents is the limit of one, and the others wait in here."""
 GRACE = timedelta(seconds=5)
 WATCHDOG_S = 60.0
 """A reward that holds the interpreter lock (a runaway regular expression does) freezes this whole process, and no
@@ -42,7 +47,10 @@ async def main(stack: Stack, stop: asyncio.Event) -> None:
     rewards = Rewards(store)
     watchdog = asyncio.create_task(_watchdog())
     try:
-        async with cpu_worker(client, store, len(stack.instances), rewards):
+        async with (
+            cpu_worker(client, store, len(stack.instances), rewards, stack.gateway_address),
+            agent_worker(client, store, stack),
+        ):
             await stop.wait()
     finally:
         rewards.close()
@@ -51,7 +59,13 @@ async def main(stack: Stack, stop: asyncio.Event) -> None:
         await store.dispose()
 
 
-def cpu_worker(client: Client, store: AsyncEngine, instances: int | None, rewards: Rewards | None = None) -> Worker:
+def cpu_worker(
+    client: Client,
+    store: AsyncEngine,
+    instances: int | None,
+    rewards: Rewards | None = None,
+    gateway: str | None = None,
+) -> Worker:
     """The worker; also what integration tests run in their own process."""
     datasets = DatasetCache()
     draw = Draw(store, datasets)
@@ -59,13 +73,31 @@ def cpu_worker(client: Client, store: AsyncEngine, instances: int | None, reward
         client,
         task_queue=CPU_QUEUE,
         activities=[
-            Admit(store, datasets, instances).admit_run,
-            Restore(store, datasets, instances).restore_run,
+            Admit(store, datasets, instances, gateway).admit_run,
+            Restore(store, datasets, instances, gateway).restore_run,
             draw.draw_groups,
             draw.draw_validation,
             (rewards or Rewards(store)).score,
         ],
         max_concurrent_activities=MAX_ACTIVITIES,
+        graceful_shutdown_timeout=GRACE,
+    )
+
+
+def agent_worker(client: Client, store: AsyncEngine, stack: Stack) -> Worker:
+    """Beside the other, so that agents, which take minutes, leave it room."""
+    agents = Agents(
+        store,
+        RunningSessions(client),
+        gateway=stack.gateway_address,
+        stack_id=stack.stack_id,
+        home=stack.home,
+    )
+    return Worker(
+        client,
+        task_queue=AGENT_QUEUE,
+        activities=[agents.run_agent],
+        max_concurrent_activities=MAX_AGENTS,
         graceful_shutdown_timeout=GRACE,
     )
 

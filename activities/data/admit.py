@@ -14,6 +14,7 @@ from ...schemas.ids import RUN_ID_PATTERN, RUN_ID_RULE
 from ...schemas.messages.data import Admission, AdmitRequest
 from ...schemas.messages.run import RunPhase
 from ...schemas.tables import Run
+from ..agents.admit import check_agents
 from ..boundary import boundary
 from ..filters.registry import check_filter
 from ..heartbeat import heartbeating
@@ -38,12 +39,15 @@ class Checked(NamedTuple):
 
 
 class Admit:
-    """`instances` is how many rollout instances the stack has; null leaves the number unchecked."""
+    """`instances` is how many rollout instances the stack has, `gateway` the address of its gateway; null leaves either
+    unchecked."""
 
-    def __init__(self, store: AsyncEngine, datasets: DatasetCache, instances: int | None) -> None:
+    def __init__(
+        self, store: AsyncEngine, datasets: DatasetCache, instances: int | None, gateway: str | None = None
+    ) -> None:
         self._store = store
         self._datasets = datasets
-        self._instances = instances
+        self._instances, self._gateway = instances, gateway
 
     @activity.defn(name="admit_run")
     @boundary
@@ -66,18 +70,19 @@ class Admit:
 
     def _check(self, request: AdmitRequest) -> Checked:
         config = parse_config(request.config)
-        found = check_parts(config, self._instances)
+        found = check_parts(config, self._instances, self._gateway)
         dataset = self._datasets.load(config)
         check_reward_columns(config, found, dataset)
         return Checked(config, dataset, total_steps(config, len(dataset.train)), found)
 
 
-def check_parts(config: RunConfig, instances: int | None) -> Found:
+def check_parts(config: RunConfig, instances: int | None, gateway: str | None = None) -> Found:
     """All that can be known before the data are read. Raises a `UserError`."""
     check_instances(config, instances)
     check_model(config)
     found = check_reward(config.reward)
     check_filter(config)
+    check_agents(config, gateway)
     return found
 
 

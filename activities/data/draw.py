@@ -9,6 +9,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from temporalio import activity
 
+from ...schemas.config import RunConfig
+from ...schemas.config.agentic import AgentLoop
 from ...schemas.errors import InvariantViolated
 from ...schemas.ids import GroupId, RunId, Version, training_group, validation_group
 from ...schemas.messages.data import DrawRequest, DrawResult, DrawValidationRequest, Purpose
@@ -48,7 +50,7 @@ class Draw:
             place = place_of(at, len(dataset.train), data.shuffle, data.seed)
             prompt = dataset.train[place.prompt]
             key = {"run_id": request.run_id, "group_id": training_group(number), "version_tag": tag}
-            rows.append({**key, "purpose": Purpose.TRAIN.value, **_prompt_columns(place, prompt)})
+            rows.append({**key, "purpose": Purpose.TRAIN.value, **_prompt_columns(run.config, place, prompt)})
         async with heartbeating(), self._store.begin() as connection:
             return await _insert(connection, request.run_id, rows, request.trajectories)
 
@@ -56,13 +58,13 @@ class Draw:
     @boundary
     async def draw_validation(self, request: DrawValidationRequest) -> DrawResult:
         """Every validation prompt once, tagged with the version it measures."""
-        _, dataset = await self._open(request.run_id)
+        run, dataset = await self._open(request.run_id)
         version = Version(request.version)
         rows: list[dict[str, Any]] = []
         for number, prompt in enumerate(dataset.validation):
             place = Place(epoch=0, position=number, prompt=number)
             key = {"run_id": request.run_id, "group_id": validation_group(version, number), "version_tag": version}
-            rows.append({**key, "purpose": Purpose.VALIDATION.value, **_prompt_columns(place, prompt)})
+            rows.append({**key, "purpose": Purpose.VALIDATION.value, **_prompt_columns(run.config, place, prompt)})
         async with heartbeating(), self._store.begin() as connection:
             return await _insert(connection, request.run_id, rows, request.trajectories)
 
@@ -75,12 +77,15 @@ class Draw:
         return run, dataset
 
 
-def _prompt_columns(place: Place, prompt: Prompt) -> dict[str, Any]:
+def _prompt_columns(config: RunConfig, place: Place, prompt: Prompt) -> dict[str, Any]:
+    """What an agent says first is its own affair: of the data's prompt its group has the text, for people, the agent
+    and the reward."""
+    spoken_by_agent = config.psrl.agentic_rl.agent_loop is AgentLoop.SESSION
     return {
         "epoch": place.epoch,
         "position": place.position,
         "row": prompt.row,
-        "prompt_ids": prompt.ids,
+        "prompt_ids": b"" if spoken_by_agent else prompt.ids,
         "prompt_text": prompt.text,
         "data_source": prompt.data_source,
         "ground_truth": prompt.ground_truth,

@@ -96,8 +96,10 @@ LAST_REWARD = text(
 
 
 class Restore:
-    def __init__(self, store: AsyncEngine, datasets: DatasetCache, instances: int | None) -> None:
-        self._store, self._datasets, self._instances = store, datasets, instances
+    def __init__(
+        self, store: AsyncEngine, datasets: DatasetCache, instances: int | None, gateway: str | None = None
+    ) -> None:
+        self._store, self._datasets, self._instances, self._gateway = store, datasets, instances, gateway
 
     @activity.defn(name="restore_run")
     @boundary
@@ -113,7 +115,7 @@ class Restore:
 
     def _check(self, run: Row[Any], accept_changed_data: bool) -> Checked:
         config = parse_config(run.config)
-        found = check_parts(config, self._instances)
+        found = check_parts(config, self._instances, self._gateway)
         changed = fingerprint(config) != run.data_fingerprint
         if changed and not accept_changed_data:
             raise DataError(

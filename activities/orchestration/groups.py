@@ -21,6 +21,7 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from ...schemas.config.agentic import AgentLoop
 from ...schemas.errors import Unreachable
 from ...schemas.ids import ORCHESTRATOR_QUEUE, GroupId, RunId, group_workflow
 from ...schemas.messages.rollout import RouteRequest, RouteResult
@@ -99,7 +100,9 @@ class GroupActivities:
             activity.logger.info("group %s was started before", start.group_id)
 
     async def _placed(self, start: StartGroup) -> StartGroup:
-        """With placements, as far as there is room now."""
+        """With placements, as far as there is room now. An agent's turns begin when it asks for them."""
+        if start.rollout.agent_loop is AgentLoop.SESSION:
+            return start
         request = RouteRequest(
             run_id=start.run_id,
             group_id=start.group_id,

@@ -27,6 +27,8 @@ class NewSession:
     episodes: int
     token: str
     labels: dict[str, Any] = field(default_factory=dict)
+    attempt: int = 1
+    """At the episode: sessions of earlier ones were set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def digest(token: str) -> bytes:
 async def open_session(store: AsyncEngine, new: NewSession) -> SessionId:
     """The row, and that of its first branch. Idempotent: the token of the first call stays. Raises `InvariantViolated`
     when the group is not in the store."""
-    name = session_id(new.group_id, new.episode)
+    name = session_id(new.group_id, new.episode, new.attempt)
     of_group = {"run_id": new.run_id, "group_id": new.group_id}
     session = {"session_id": name, "episode": new.episode, "episodes": new.episodes, "labels": new.labels}
     group = select(Group.group_id).where(Group.run_id == new.run_id, Group.group_id == new.group_id)

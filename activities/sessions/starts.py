@@ -8,8 +8,8 @@ from ...schemas.messages.sessions import SessionLimits, StartSession
 from .sessions import StoredSession
 
 
-def start_of(session: StoredSession, config: RunConfig, first_call: int | None = None) -> StartSession:
-    start = StartSession(
+def start_of(session: StoredSession, config: RunConfig) -> StartSession:
+    return StartSession(
         run_id=session.run_id,
         session_id=session.session_id,
         group_id=session.group_id,
@@ -17,7 +17,6 @@ def start_of(session: StoredSession, config: RunConfig, first_call: int | None =
         rollout=settings_of(config, session.purpose),
         limits=limits_of(config),
     )
-    return start if first_call is None else start.model_copy(update={"first_call": first_call})
 
 
 def settings_of(config: RunConfig, purpose: Purpose) -> RolloutSettings:

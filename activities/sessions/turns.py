@@ -12,10 +12,10 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from ...schemas.errors import InvariantViolated, TurnInFlight
+from ...schemas.errors import InvariantViolated, SessionClosed, TurnInFlight
 from ...schemas.ids import InstanceId
 from ...schemas.messages.rollout import SegmentEnd
-from ...schemas.status import SegmentKind, TrajectoryStatus
+from ...schemas.status import SegmentKind, SessionStatus, TrajectoryStatus
 from ...schemas.tables import Segment, Session, Trajectory, Turn
 from ..store.codec import decode_ids, decode_logprobs, encode_ids
 from .sessions import StoredSession
@@ -110,9 +110,11 @@ async def place_turn(
     """The turn with this key, made unless it is there: the next of its branch, with what the agent said. Raises
     `TurnInFlight` when another turn of the branch has not ended."""
     async with store.begin() as connection:
-        await _lock(connection, session)
+        status = await _lock(connection, session)
         if (placed := await _placed(connection, session, key)) is not None:
             return placed
+        if status in (SessionStatus.CLOSING, SessionStatus.CLOSED):
+            raise SessionClosed(f"the session is {status}")
         if where.index % session.episodes != session.episode:
             raise InvariantViolated(f"branch {where.index} is none of session {session.session_id}")
         of_branch = {"run_id": session.run_id, "group_id": session.group_id, "index": where.index}
@@ -187,11 +189,13 @@ async def give_up_turn(store: AsyncEngine, session: StoredSession, key: str) -> 
         )
 
 
-async def _lock(connection: AsyncConnection, session: StoredSession) -> None:
-    """Copies of the gateway take turns with the turns of one session."""
+async def _lock(connection: AsyncConnection, session: StoredSession) -> SessionStatus:
+    """Copies of the gateway take turns with the turns of one session. Its status, which may be another by now."""
     this = (Session.run_id == session.run_id, Session.session_id == session.session_id)
-    if await connection.scalar(select(Session.episode).where(*this).with_for_update()) is None:
+    status = await connection.scalar(select(Session.status).where(*this).with_for_update())
+    if status is None:
         raise InvariantViolated(f"session {session.session_id} of run {session.run_id} is not in the store")
+    return SessionStatus(status)
 
 
 async def _placed(connection: AsyncConnection, session: StoredSession, key: str) -> PlacedTurn | None:

@@ -26,8 +26,9 @@ ENDS_WITHIN_S = 5.0
 
 
 class UserProcess:
-    def __init__(self, recipe: Recipe, memory_gb: float | None = None) -> None:
-        self._recipe, self._memory_gb = recipe, memory_gb
+    def __init__(self, recipe: Recipe, memory_gb: float | None = None, output: int | None = None) -> None:
+        """`output`: where it prints to; by default into the worker's log."""
+        self._recipe, self._memory_gb, self._output = recipe, memory_gb, output
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
@@ -81,7 +82,8 @@ class UserProcess:
             self._process = subprocess.Popen(
                 [*COMMAND, str(its.fileno())],
                 stdin=subprocess.PIPE,
-                stdout=2,  # a function that prints does so into the worker's log
+                stdout=2 if self._output is None else self._output,
+                stderr=self._output,
                 pass_fds=[its.fileno()],
                 start_new_session=True,
             )

@@ -29,6 +29,11 @@ class TerminateReason(StrEnum):
     """Nobody needs it any more."""
 
     @property
+    def worth_another(self) -> bool:
+        """Whether the episode may be begun anew, while attempts are left: it failed, and nobody decided to drop it."""
+        return not self.success and self is not TerminateReason.ABORTED
+
+    @property
     def success(self) -> bool:
         """Whether the episode may be scored."""
         return self in (

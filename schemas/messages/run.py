@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from ..config import RewardScope, RolloutSection, RunConfig
+from ..config.agentic import AgentLoop
 from ..config.psrl import RoutingMethod
 from ..config.rollout import ValSampling
 from ..ids import GroupId, InstanceId, RunId
@@ -122,6 +123,10 @@ class RolloutSettings(Message):
     routing: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE
     one_version: bool = False
     """As in `TurnRequest`."""
+    agent_loop: AgentLoop = AgentLoop.GENERATE_ONLY
+    """Who plays an episode."""
+    attempts: int = 1
+    """At an episode whose agent fails."""
 
     @classmethod
     def of(cls, config: RunConfig) -> Self:
@@ -163,6 +168,8 @@ class RolloutSettings(Message):
             "timeout_s": config.psrl.group_timeout_s,
             "reward_timeout_s": config.scoring_timeout_s,
             "routing": config.psrl.rollout_coordination.routing_strategy.method,
+            "agent_loop": config.psrl.agentic_rl.agent_loop,
+            "attempts": config.psrl.agentic_rl.retry_limit + 1,
         }
 
 

@@ -72,8 +72,8 @@ ADMIT_ATTEMPTS = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_atte
 SCORE_ATTEMPTS = RetryPolicy(
     initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10), maximum_attempts=20
 )
-"""Of the scoring task as a whole, so that a worker may die repeatedly under it; the reward's own attempts are
-counted inside it."""
+"""Of a scoring task or an agent's run as a whole, so that a worker may die repeatedly under it; the reward's own
+attempts are counted inside the first, the agent's by its group."""
 PULL_ATTEMPTS = RetryPolicy(
     initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10), maximum_attempts=10
 )

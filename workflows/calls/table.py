@@ -12,7 +12,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from ...activities import signatures
-    from ...schemas.ids import CPU_QUEUE, TRAINER_QUEUE
+    from ...schemas.ids import AGENT_QUEUE, CPU_QUEUE, TRAINER_QUEUE
     from . import settings
     from .call import Call, LocalCall, Request, Result
     from .settings import HEARTBEAT, LEASE, SHORT, STORE_PATIENCE, TRAIN_HEARTBEAT, TRAIN_PATIENCE, WEIGHTS_PATIENCE
@@ -45,6 +45,16 @@ score: Final = Call(
     queue=CPU_QUEUE,
 )
 """Its callers give `start_to_close`: it depends on the reward's own timeout."""
+
+# --- agents from outside: beside the cpu worker ----------------------------------------------------------------------
+
+run_agent: Final = Call(
+    signatures.run_agent,
+    patience=None,  # what is left of the group's lifetime; the run's limit for an agent is kept inside
+    heartbeat=TRAIN_HEARTBEAT,
+    retry=settings.SCORE_ATTEMPTS,
+    queue=AGENT_QUEUE,
+)
 
 # --- store and coordinator: the orchestrator -------------------------------------------------------------------------
 

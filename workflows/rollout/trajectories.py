@@ -11,12 +11,14 @@ from datetime import timedelta
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
+    from ...schemas.config.agentic import AgentLoop
     from ...schemas.ids import GroupId, RunId
     from ...schemas.messages.rewards import GroupVerdict
     from ...schemas.messages.rollout import Placement
     from ...schemas.messages.run import RolloutSettings
     from ..calls.lifetime import Lifetime
     from ..calls.tasks import ended_after
+    from .agent_player import AgentPlayer
     from .scorer import Scorer
     from .trajectory import Trajectory, TrajectoryState
     from .turn_player import Changed, TurnPlayer
@@ -37,17 +39,29 @@ class Trajectories:
         self._all = [Trajectory(index) for index in range(rollout.offered)]
         self._needed = rollout.needed
         self._lifetime = Lifetime(timedelta(seconds=rollout.timeout_s))
-        self._player = TurnPlayer(
-            run_id,
-            group_id,
-            rollout,
-            version_tag=version_tag,
-            trajectories=self._all,
-            placements=placements,
-            lifetime=self._lifetime,
-            changed=changed,
-            label=label,
-        )
+        self._player: AgentPlayer | TurnPlayer
+        if rollout.agent_loop is AgentLoop.SESSION:
+            self._player = AgentPlayer(
+                run_id,
+                group_id,
+                rollout,
+                trajectories=self._all,
+                lifetime=self._lifetime,
+                changed=changed,
+                label=label,
+            )
+        else:
+            self._player = TurnPlayer(
+                run_id,
+                group_id,
+                rollout,
+                version_tag=version_tag,
+                trajectories=self._all,
+                placements=placements,
+                lifetime=self._lifetime,
+                changed=changed,
+                label=label,
+            )
         self._scorer = Scorer(run_id, group_id, rollout, trajectories=self._all, lifetime=self._lifetime, label=label)
 
     def __iter__(self) -> Iterator[Trajectory]:
