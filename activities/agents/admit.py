@@ -13,6 +13,7 @@ from ..capture.message import Reader
 from ..capture.render import Template
 from ..capture.stops import stop_ids
 from ..data.tokenizer import load_tokenizer
+from ..user_code.load import UserFunction
 from ..user_code.prepared import Recipe
 from ..user_code.process import examine
 from .agent import COMMAND, FUNCTION, recipe
@@ -32,7 +33,7 @@ class Parsers:
         """Raises `ModelError`."""
         tokenizer, stops = _tokenizer(model_path, trust_remote_code)
         Reader(tokenizer, stops, agentic.tool_parser, agentic.reasoning_parser)
-        self.function = Reader
+        self.function: UserFunction = Reader
 
     def ask(self, argument: Any) -> Any:
         raise NotImplementedError

@@ -20,7 +20,7 @@ from ...schemas.messages.agents import AgentTask
 from ...schemas.text import shown
 from ..data.storable import kept
 from ..rewards.reading import number
-from ..user_code.load import is_async, load_function, signature_of, takes_one
+from ..user_code.load import UserFunction, is_async, load_function, signature_of, takes_one
 from ..user_code.prepared import Recipe
 
 FUNCTION, COMMAND = "psrl.agentic_rl.agent", "psrl.agentic_rl.agent_command"
@@ -70,7 +70,7 @@ class CommandAgent:
     is_async = False
 
     def __init__(self, command: tuple[str, ...]) -> None:
-        self.function = subprocess.run
+        self.function: UserFunction = subprocess.run
         self._command = command
 
     def ask(self, argument: Assignment) -> int:

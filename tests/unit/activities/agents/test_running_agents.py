@@ -1,0 +1,143 @@
+"""One run of an agent in a process of its own: what it returns, what it dies of, and that nothing of it stays."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from psrl.activities.agents.agent import AgentSaid, recipe
+from psrl.activities.agents.run import Ended, run_to_its_end
+from psrl.schemas.config.agentic import AgenticSection
+from psrl.schemas.messages.agents import AgentTask
+from psrl.schemas.messages.episodes import TerminateReason
+
+FINISHED, FAILED = TerminateReason.FINISHED, TerminateReason.ROLLOUT_ERROR
+TASK = AgentTask(
+    base_url="http://gateway/sessions/000007-t01/v1",
+    api_key="secret",
+    model="run-1",
+    prompt="3+4=",
+    extra={"row": 7},
+    seed=5,
+    session_id="000007-t01",
+)
+
+
+def agentic(**chosen: Any) -> AgenticSection:
+    return AgenticSection.model_validate({"agent_loop": "session", **chosen})
+
+
+async def run(tmp_path: Path, limit_s: float = 60, task: AgentTask = TASK, **chosen: Any) -> Ended:
+    return await run_to_its_end(recipe(agentic(**chosen)), task, limit_s, tmp_path / "agents" / "out.log")
+
+
+async def run_function(tmp_path: Path, name: str, **options: Any) -> Ended:
+    return await run(tmp_path, agent=f"tests.support.agents:{name}", **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing", AgentSaid()),
+        ("nothing_async", AgentSaid()),
+        ("half", AgentSaid(0.5)),
+        ("with_info", AgentSaid(1.0, {"row": 7, "prompt": "3+4="})),
+    ],
+)
+async def test_an_agent_may_say_nothing_or_what_it_is_worth(tmp_path: Path, name: str, said: AgentSaid) -> None:
+    assert await run_function(tmp_path, name) == Ended(FINISHED, said)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("text", "returned 'done'"),
+        ("wrong_key", "returned a dict with 'rewrad'"),
+        ("not_json", "returned info.at="),
+        ("raises", "ValueError: no idea"),
+        ("raises_async", "ValueError: no idea"),
+        ("ends_its_process", "it ended the process that runs it (exit status 3)"),
+    ],
+)
+async def test_an_agent_that_fails_is_told_by_what_it_did(tmp_path: Path, name: str, told: str) -> None:
+    ended = await run_function(tmp_path, name)
+    assert ended.reason is FAILED
+    assert ended.error.startswith(told)
+
+
+async def test_what_it_printed_is_kept_and_its_last_words_are_in_the_error(tmp_path: Path) -> None:
+    ended = await run_function(tmp_path, "raises")
+    printed = (tmp_path / "agents" / "out.log").read_text()
+    assert printed.startswith("thinking\nTraceback")
+    assert ended.error.endswith(printed.strip()[-20:])
+    assert "out.log" in ended.error
+
+
+async def test_an_agent_that_talks_without_end_fills_no_disk(tmp_path: Path) -> None:
+    ended = await run_function(tmp_path, "talks_without_end")
+    assert (tmp_path / "agents" / "out.log").stat().st_size < 1.1 * 2**20
+    assert ended.error.startswith("ValueError: hoarse")
+    assert ended.error.endswith("ValueError: hoarse")
+
+
+async def test_an_agent_that_dies_for_want_of_context_ended_for_want_of_context(tmp_path: Path) -> None:
+    ended = await run_function(tmp_path, "out_of_room")
+    assert ended.reason is TerminateReason.MAX_RESPONSE_LENGTH_EXCEEDED
+
+
+async def test_an_agent_past_its_limit_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    hanging = TASK.model_copy(update={"extra": {"pids": str(pids)}})
+    ended = await run_function(tmp_path, "hangs", task=hanging, limit_s=5)
+    assert (ended.reason, ended.error) == (TerminateReason.TRAJECTORY_TIMEOUT, "not done within 5 s, and killed")
+    assert gone(pids)
+
+
+async def test_an_agent_that_nobody_waits_for_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    hanging = TASK.model_copy(update={"extra": {"pids": str(pids)}})
+    running = asyncio.create_task(run_function(tmp_path, "hangs", task=hanging))
+    await asyncio.to_thread(until_written, pids)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert gone(pids)
+
+
+async def test_a_program_is_told_its_task_by_its_environment(tmp_path: Path) -> None:
+    names = ["OPENAI_BASE_URL", "OPENAI_API_KEY", "PSRL_MODEL", "PSRL_TASK"]
+    script = (
+        "import json, os; from pathlib import Path; task = json.loads(Path(os.environ['PSRL_TASK']).read_text());"
+        f"print(json.dumps([[os.environ[name] for name in {names}], task, os.getcwd(), os.listdir()]))"
+    )
+    ended = await run(tmp_path, agent_command=[sys.executable, "-c", script])
+    told, task, folder, files = json.loads((tmp_path / "agents" / "out.log").read_text())
+    assert ended == Ended(FINISHED)
+    assert told == [TASK.base_url, "secret", "run-1", f"{folder}/task.json"]
+    assert (task, files) == (TASK.model_dump(mode="json"), ["task.json"])
+    assert not await asyncio.to_thread(os.path.exists, folder)
+
+
+async def test_a_program_has_failed_when_its_exit_status_says_so(tmp_path: Path) -> None:
+    ended = await run(tmp_path, agent_command=[sys.executable, "-c", "import sys; print('sorry'); sys.exit(4)"])
+    assert ended.reason is FAILED
+    assert ended.error.startswith("exit status 4; its last words")
+    assert ended.error.endswith("sorry")
+
+
+def until_written(file: Path) -> None:
+    while not (file.exists() and file.read_text()):
+        time.sleep(0.05)
+
+
+def gone(pids: Path) -> bool:
+    ids = [int(pid) for pid in pids.read_text().split()]
+    alive = [psutil.Process(pid) for pid in ids if psutil.pid_exists(pid)]
+    # One that was killed may not have been waited for by whoever inherited it.
+    return len(ids) == 2 and all(process.status() == psutil.STATUS_ZOMBIE for process in alive)
