@@ -5,9 +5,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from openai import AsyncOpenAI, OpenAI
 
 from psrl.schemas.messages.agents import AgentTask
@@ -71,11 +73,45 @@ def talks_without_end(task: AgentTask) -> None:
     raise ValueError("hoarse")
 
 
+PATIENCE_S = 120.0
+HANGING = "HANGING_AGENTS"
+"""Names the folder in which agents that hang leave their process ids and those of their children."""
+
+
 def hangs(task: AgentTask) -> None:
-    """With a child; both write their ids where the task says."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    Path(task.extra["pids"]).write_text(f"{os.getpid()} {child.pid}")
+    own = Path(os.environ[HANGING]) / task.session_id
+    own.with_suffix(".new").write_text(f"{os.getpid()} {child.pid}")
+    own.with_suffix(".new").rename(own)
     time.sleep(600)
+
+
+def until_hanging(folder: Path, count: int = 1) -> None:
+    _until(lambda: len(_left_in(folder)) >= count)
+
+
+def gone(folder: Path) -> bool:
+    """Every agent that hung, with its child."""
+    ids = [int(pid) for file in _left_in(folder) for pid in file.read_text().split()]
+    alive = [psutil.Process(pid) for pid in ids if psutil.pid_exists(pid)]
+    # One that was killed may not have been waited for by whoever inherited it.
+    return bool(ids) and all(process.status() == psutil.STATUS_ZOMBIE for process in alive)
+
+
+def until_gone(folder: Path) -> None:
+    _until(lambda: gone(folder))
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    """In a thread, which no timeout of a test ends."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _left_in(folder: Path) -> list[Path]:
+    return [file for file in folder.iterdir() if file.suffix != ".new"]
 
 
 def asks_once(task: AgentTask) -> float:
@@ -102,3 +138,9 @@ def fails_the_first_time(task: AgentTask) -> None:
 def asks_and_hangs(task: AgentTask) -> None:
     asks_once(task)
     hangs(task)
+
+
+def hangs_the_first_time(task: AgentTask) -> None:
+    asks_once(task)
+    if "." not in task.session_id:
+        hangs(task)

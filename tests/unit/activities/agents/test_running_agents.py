@@ -4,11 +4,9 @@ import asyncio
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from psrl.activities.agents.agent import AgentSaid, recipe
@@ -16,6 +14,7 @@ from psrl.activities.agents.run import Ended, run_to_its_end
 from psrl.schemas.config.agentic import AgenticSection
 from psrl.schemas.messages.agents import AgentTask
 from psrl.schemas.messages.episodes import TerminateReason
+from tests.support.agents import HANGING, gone, until_hanging
 
 FINISHED, FAILED = TerminateReason.FINISHED, TerminateReason.ROLLOUT_ERROR
 TASK = AgentTask(
@@ -33,8 +32,12 @@ def agentic(**chosen: Any) -> AgenticSection:
     return AgenticSection.model_validate({"agent_loop": "session", **chosen})
 
 
+def out(tmp_path: Path) -> Path:
+    return tmp_path.parent / f"{tmp_path.name}-out" / "agent.log"
+
+
 async def run(tmp_path: Path, limit_s: float = 60, task: AgentTask = TASK, **chosen: Any) -> Ended:
-    return await run_to_its_end(recipe(agentic(**chosen)), task, limit_s, tmp_path / "agents" / "out.log")
+    return await run_to_its_end(recipe(agentic(**chosen)), task, limit_s, out(tmp_path))
 
 
 async def run_function(tmp_path: Path, name: str, **options: Any) -> Ended:
@@ -73,15 +76,15 @@ async def test_an_agent_that_fails_is_told_by_what_it_did(tmp_path: Path, name: 
 
 async def test_what_it_printed_is_kept_and_its_last_words_are_in_the_error(tmp_path: Path) -> None:
     ended = await run_function(tmp_path, "raises")
-    printed = (tmp_path / "agents" / "out.log").read_text()
+    printed = (tmp_path.parent / f"{tmp_path.name}-out.log").read_text()
     assert printed.startswith("thinking\nTraceback")
     assert ended.error.endswith(printed.strip()[-20:])
-    assert "out.log" in ended.error
+    assert str(out(tmp_path)) in ended.error
 
 
 async def test_an_agent_that_talks_without_end_fills_no_disk(tmp_path: Path) -> None:
     ended = await run_function(tmp_path, "talks_without_end")
-    assert (tmp_path / "agents" / "out.log").stat().st_size < 1.1 * 2**20
+    assert (tmp_path.parent / f"{tmp_path.name}-out.log").stat().st_size < 1.1 * 2**20
     assert ended.error.startswith("ValueError: hoarse")
     assert ended.error.endswith("ValueError: hoarse")
 
@@ -91,23 +94,25 @@ async def test_an_agent_that_dies_for_want_of_context_ended_for_want_of_context(
     assert ended.reason is TerminateReason.MAX_RESPONSE_LENGTH_EXCEEDED
 
 
-async def test_an_agent_past_its_limit_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    hanging = TASK.model_copy(update={"extra": {"pids": str(pids)}})
-    ended = await run_function(tmp_path, "hangs", task=hanging, limit_s=5)
+async def test_an_agent_past_its_limit_is_killed_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HANGING, str(tmp_path))
+    ended = await run_function(tmp_path, "hangs", limit_s=5)
     assert (ended.reason, ended.error) == (TerminateReason.TRAJECTORY_TIMEOUT, "not done within 5 s, and killed")
-    assert gone(pids)
+    assert gone(tmp_path)
 
 
-async def test_an_agent_that_nobody_waits_for_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    hanging = TASK.model_copy(update={"extra": {"pids": str(pids)}})
-    running = asyncio.create_task(run_function(tmp_path, "hangs", task=hanging))
-    await asyncio.to_thread(until_written, pids)
+async def test_an_agent_that_nobody_waits_for_is_killed_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HANGING, str(tmp_path))
+    running = asyncio.create_task(run_function(tmp_path, "hangs"))
+    await asyncio.to_thread(until_hanging, tmp_path)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert gone(pids)
+    assert gone(tmp_path)
 
 
 async def test_a_program_is_told_its_task_by_its_environment(tmp_path: Path) -> None:
@@ -117,7 +122,7 @@ async def test_a_program_is_told_its_task_by_its_environment(tmp_path: Path) -> 
         f"print(json.dumps([[os.environ[name] for name in {names}], task, os.getcwd(), os.listdir()]))"
     )
     ended = await run(tmp_path, agent_command=[sys.executable, "-c", script])
-    told, task, folder, files = json.loads((tmp_path / "agents" / "out.log").read_text())
+    told, task, folder, files = json.loads((tmp_path.parent / f"{tmp_path.name}-out.log").read_text())
     assert ended == Ended(FINISHED)
     assert told == [TASK.base_url, "secret", "run-1", f"{folder}/task.json"]
     assert (task, files) == (TASK.model_dump(mode="json"), ["task.json"])
@@ -129,15 +134,3 @@ async def test_a_program_has_failed_when_its_exit_status_says_so(tmp_path: Path)
     assert ended.reason is FAILED
     assert ended.error.startswith("exit status 4; its last words")
     assert ended.error.endswith("sorry")
-
-
-def until_written(file: Path) -> None:
-    while not (file.exists() and file.read_text()):
-        time.sleep(0.05)
-
-
-def gone(pids: Path) -> bool:
-    ids = [int(pid) for pid in pids.read_text().split()]
-    alive = [psutil.Process(pid) for pid in ids if psutil.pid_exists(pid)]
-    # One that was killed may not have been waited for by whoever inherited it.
-    return len(ids) == 2 and all(process.status() == psutil.STATUS_ZOMBIE for process in alive)

@@ -1,0 +1,1 @@
+"""Sums once more, asked by a plain program that knows nothing of PSRL."""
