@@ -22,6 +22,8 @@ from ...schemas.tables import Group, Segment, Session, Trajectory, Turn
 from ...schemas.text import MAX_REASON, storable
 from ..generation.turns import ATTEMPTS_PER_CALL
 
+CALLS_PER_SESSION = 1_000_000
+"""More than any makes on one branch."""
 ENDS_AS = {
     TerminateReason.ABORTED: TrajectoryStatus.ABORTED,
     **{reason: TrajectoryStatus.FINISHED for reason in TerminateReason if reason.success},
@@ -188,8 +190,8 @@ async def _copy(
 
 
 def _above(fence: Any) -> ColumnElement[int]:
-    """A number that refuses every attempt that has one so far."""
-    above: ColumnElement[int] = (fence // ATTEMPTS_PER_CALL + 1) * ATTEMPTS_PER_CALL
+    """A number that refuses every call of the sessions so far, also one that has claimed nothing yet."""
+    above: ColumnElement[int] = (fence // ATTEMPTS_PER_CALL + CALLS_PER_SESSION) * ATTEMPTS_PER_CALL
     return above
 
 

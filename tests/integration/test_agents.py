@@ -113,7 +113,7 @@ async def ground(
     client: Client, stack: Stack, store: AsyncEngine, model: Path, agent: str, *, worker: bool = True, **agentic: Any
 ) -> AsyncIterator[Ground]:
     chosen = {"agent_loop": "session", "agent": f"tests.support.agents:{agent}", **agentic}
-    async with gateway_site(client, stack, store, model, ["abc", "abcd", "abcde"], **chosen) as site:
+    async with gateway_site(client, stack, store, model, ["abc", "abcd", "abcde"], agentic_rl=chosen) as site:
         config = await site_config(site)
         async with cpu_worker(client, store, None):
             if not worker:

@@ -21,7 +21,7 @@ from psrl.activities.sessions.turns import (
     sampled,
 )
 from psrl.activities.sessions.view import OpenSession, branches_of, open_sessions
-from psrl.schemas.errors import InvariantViolated, RunUnknown, TurnInFlight
+from psrl.schemas.errors import InvariantViolated, RunUnknown, SessionClosed, TurnInFlight
 from psrl.schemas.ids import GroupId, RunId, SessionId
 from psrl.schemas.messages.data import Purpose
 from psrl.schemas.messages.rollout import SegmentEnd, TurnResult
@@ -100,6 +100,18 @@ async def test_a_branch_has_one_turn_in_flight(store: AsyncEngine, session: Stor
     with pytest.raises(TurnInFlight, match="branch 1 of session 000000-t01 has turn 0 in flight"):
         await place_turn(store, session, "b", NewTurn(1), [2])
     assert await place_turn(store, session, "c", NewTurn(3), [2]) == PlacedTurn(3, 0, None)
+
+
+async def test_a_session_that_is_closed_takes_no_turn_and_knows_those_it_has(
+    store: AsyncEngine, session: StoredSession
+) -> None:
+    await place_turn(store, session, "a", NewTurn(1), [1])
+    await store_session(
+        store, SessionRecord(run_id=RUN, session_id=NAME, group_id=GROUP, status=SessionStatus.CLOSED, reason="done")
+    )
+    with pytest.raises(SessionClosed):
+        await place_turn(store, session, "b", NewTurn(3), [1])
+    assert await place_turn(store, session, "a", NewTurn(1), [1]) == PlacedTurn(1, 0, None)
 
 
 async def test_a_branch_of_another_episode_is_refused(store: AsyncEngine, session: StoredSession) -> None:

@@ -104,6 +104,7 @@ class GatewaySite:
     run_id: RunId
     run_token: str
     engine: SpeakingEngine
+    host: Host
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -142,9 +143,11 @@ async def gateway_site(
     answers: Sequence[str],
     *,
     script: Script | None = None,
+    hosted: tuple[Host, EngineSpec] | None = None,
     **psrl: Any,
 ) -> AsyncIterator[GatewaySite]:
-    """Everything is up, the instance serves version 0, and one gateway runs. `psrl`: settings of that section."""
+    """Everything is up, the instance serves version 0, and one gateway runs. `psrl`: settings of that section.
+    `hosted`: a host to be started, in place of the one whose engine gives the answers."""
     async with AsyncExitStack() as entered:
         server, port = await start_server("127.0.0.1:0", stack.stack_id)
         entered.push_async_callback(server.stop, None)
@@ -159,8 +162,9 @@ async def gateway_site(
         run_id = RunId(f"run-{uuid.uuid4().hex[:8]}")
         await _admit(store, stack, model, run_id, psrl)
         engine = SpeakingEngine(script or Script(), answers)
-        site = GatewaySite(client, store, stack, run_id, await run_token(store, run_id), engine)
-        await _start_host(entered, site, coordinator)
+        host, spec = hosted or (Host(INSTANCE, lambda: engine, ScriptedWeights()), SPEC)
+        site = GatewaySite(client, store, stack, run_id, await run_token(store, run_id), engine, host)
+        await _start_host(entered, site, spec, coordinator)
         entered.callback(_end, site)
         await site.start_gateway()
         yield site
@@ -174,16 +178,16 @@ async def _admit(store: AsyncEngine, stack: Stack, model: Path, run_id: RunId, p
     await admit(store, values, run_id)
 
 
-async def _start_host(entered: AsyncExitStack, site: GatewaySite, coordinator: CoordinatorClient) -> None:
-    client, store, engine, run_id = site.client, site.store, site.engine, site.run_id
-    host = Host(INSTANCE, lambda: engine, ScriptedWeights())
+async def _start_host(
+    entered: AsyncExitStack, site: GatewaySite, spec: EngineSpec, coordinator: CoordinatorClient
+) -> None:
+    client, store, host, run_id = site.client, site.store, site.host, site.run_id
     writer, stopping = SegmentWriter(store), asyncio.Event()
     calls = Calls(INSTANCE, Generator(host, TurnStore(store), writer))
     entered.push_async_callback(host.shutdown)
     entered.push_async_callback(writer.close)
     entered.push_async_callback(calls.close)
-    spec: EngineSpec = SPEC.model_copy(update={"run_id": run_id, "context_tokens": CONTEXT})
-    await host.start(spec)
+    await host.start(spec.model_copy(update={"run_id": run_id, "context_tokens": CONTEXT}))
     await host.pause(run_id, interrupt=True)
     await host.pull(run_id, Version(0))
     await host.resume(run_id)

@@ -35,7 +35,7 @@ def asked(turn: int = 0, index: int = 0, placements: tuple[Placement, ...] = ())
     return AskedTurn(index=index, turn=turn, sampling=Sampling(temperature=1, max_tokens=8), placements=placements)
 
 
-async def begin(client: Client, run_id: str, **limits: float) -> Handle:
+async def begin(client: Client, run_id: str, *, first_call: int = 1, **limits: float) -> Handle:
     start = StartSession(
         run_id=RunId(run_id),
         session_id=session_id(GROUP, 0),
@@ -43,6 +43,7 @@ async def begin(client: Client, run_id: str, **limits: float) -> Handle:
         version_tag=0,
         rollout=rollout_settings(),
         limits=LIMITS.model_copy(update=limits),
+        first_call=first_call,
     )
     name = session_workflow(start.run_id, start.session_id)
     return await client.start_workflow(Session.run, start, id=name, task_queue=ORCHESTRATOR_QUEUE)
@@ -236,6 +237,31 @@ async def test_what_does_not_end_within_the_drain_limit_is_cut_down_to_the_engin
         await session.result()
         await asyncio.wait_for(cancelled.wait(), 20)
     assert refused(cut.value) == "SessionClosed: the session closed before the turn had ended"
+
+
+async def test_a_turn_that_nobody_waits_for_is_cut_at_once(client: Client, run_id: str) -> None:
+    parts = Paced()
+    async with parts.workers(client):
+        session = await begin(client, run_id, drain_s=3600)
+        running = asyncio.create_task(play(session, asked(0)))
+        await parts.began.wait()
+        await session.signal(Session.close)
+        await session.signal(Session.close, CloseSession(reason="the agent was killed", cut=True))
+        with pytest.raises(WorkflowUpdateFailedError) as cut:
+            await running
+        await session.result()
+    assert refused(cut.value) == "SessionClosed: the session closed before the turn had ended"
+
+
+async def test_calls_of_every_branch_begin_above_those_of_an_earlier_session(client: Client, run_id: str) -> None:
+    parts = serving()
+    async with parts.workers(client):
+        session = await begin(client, run_id, first_call=8)
+        await play(session, asked(0))
+        await play(session, asked(0, index=2))
+        await session.signal(Session.close)
+        await session.result()
+    assert [request.call for request in parts.generated] == [8, 8]
 
 
 async def test_a_turn_that_failed_for_good_tells_why_and_the_session_lives_on(client: Client, run_id: str) -> None:

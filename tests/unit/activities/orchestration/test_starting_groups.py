@@ -9,6 +9,7 @@ from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from psrl.activities.orchestration.groups import GroupActivities
+from psrl.schemas.config.agentic import AgentLoop
 from psrl.schemas.errors import Unreachable
 from psrl.schemas.ids import GroupId, InstanceId, RunId
 from psrl.schemas.messages.rollout import Placement, RouteRequest, RouteResult
@@ -25,11 +26,11 @@ TEMPLATE = StartGroup(
 )
 
 
-async def started(place: Any) -> dict[str, StartGroup]:
+async def started(place: Any, template: StartGroup = TEMPLATE) -> dict[str, StartGroup]:
     """What each workflow was started with, by its id."""
     client = AsyncMock(Client)
     activities = GroupActivities(client, AsyncMock(), place)
-    await ActivityEnvironment().run(activities.start_groups, StartGroups(template=TEMPLATE, groups=GROUPS))
+    await ActivityEnvironment().run(activities.start_groups, StartGroups(template=template, groups=GROUPS))
     return {call.kwargs["id"]: call.args[1] for call in client.start_workflow.await_args_list}
 
 
@@ -52,6 +53,14 @@ async def test_a_coordinator_that_is_away_keeps_no_group_from_starting() -> None
 
     groups = await started(away)
     assert [group.placements for group in groups.values()] == [(), ()]
+
+
+async def test_nothing_is_placed_for_agents_which_have_asked_for_nothing_yet() -> None:
+    place = AsyncMock()
+    rollout = TEMPLATE.rollout.model_copy(update={"agent_loop": AgentLoop.SESSION})
+    groups = await started(place, TEMPLATE.model_copy(update={"rollout": rollout}))
+    assert [group.placements for group in groups.values()] == [(), ()]
+    place.assert_not_awaited()
 
 
 async def test_a_wave_that_is_cancelled_waits_for_what_the_server_may_have_heard() -> None:

@@ -1,0 +1,43 @@
+"""Which agent plays, as a configuration says it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psrl.schemas.config import RunConfig, parse_config
+from psrl.schemas.errors import ConfigError
+from psrl.schemas.messages.run import RolloutSettings
+from tests.support.runs import config_values
+
+SESSION = {"agent_loop": "session", "agent": "mine:solve"}
+
+
+def configured(agentic: dict[str, Any], **sections: Any) -> RunConfig:
+    return parse_config(config_values(Path("model"), Path("train.jsonl"), psrl={"agentic_rl": agentic}, **sections))
+
+
+@pytest.mark.parametrize(
+    ("agentic", "told"),
+    [
+        ({"agent_loop": "session"}, "neither is given"),
+        ({**SESSION, "agent_command": ["solve"]}, "both are given"),
+        ({"agent": "mine:solve"}, "psrl.agentic_rl.agent=mine:solve has no effect"),
+        ({"agent_timeout_s": 60}, "psrl.agentic_rl.agent_timeout_s=60.0 has no effect"),
+        ({"retry_limit": 3}, "psrl.agentic_rl.retry_limit=3 has no effect"),
+    ],
+)
+def test_a_run_of_agents_names_one_and_others_name_none(agentic: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        configured(agentic)
+
+
+def test_a_whole_conversation_must_fit_a_micro_batch() -> None:
+    long = {"rollout": {"max_model_len": 5000}, "actor": {"ppo_max_token_len_per_gpu": 4999}}
+    configured({}, **long)
+    with pytest.raises(ConfigError, match=r"rollout.max_model_len, .* = 5000; allowed: that or more"):
+        configured(SESSION, **long)
+
+
+def test_an_episode_has_one_attempt_more_than_it_may_be_begun_anew() -> None:
+    assert RolloutSettings.of(configured({**SESSION, "retry_limit": 2})).attempts == 3
