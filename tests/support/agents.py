@@ -79,7 +79,8 @@ HANGING = "HANGING_AGENTS"
 
 
 def hangs(task: AgentTask) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    """With a child in a session of its own, as tools that run commands start theirs."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     own = Path(os.environ[HANGING]) / task.session_id
     own.with_suffix(".new").write_text(f"{os.getpid()} {child.pid}")
     own.with_suffix(".new").rename(own)
