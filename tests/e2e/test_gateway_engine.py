@@ -106,7 +106,7 @@ async def site(
     )
     hosted = Host(INSTANCE, load_engine(DEFAULT_ENGINE), LearnedWeights(model)), spec
     async with gateway_site(
-        temporal_client, stack, store, folder, ["unused"], hosted=hosted, tool_parser="hermes"
+        temporal_client, stack, store, folder, ["unused"], hosted=hosted, agentic_rl={"tool_parser": "hermes"}
     ) as opened:
         yield opened
 

@@ -215,6 +215,10 @@ class MemoryWorkflows:
         self.continued[name] = request.instance
         return name == NAME
 
+    async def close(self, run_id: RunId, name: SessionId, request: CloseSession) -> bool:
+        self.closed_for[name] = request.reason
+        return True
+
     async def see_closed(self, start: StartSession, request: CloseSession) -> None:
         await self.start(start)
         self.closed_for[start.session_id] = request.reason

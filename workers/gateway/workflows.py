@@ -48,6 +48,8 @@ class Workflows(Protocol):
 
     async def go_on(self, run_id: RunId, name: SessionId, request: ContinueSession) -> bool: ...
 
+    async def close(self, run_id: RunId, name: SessionId, request: CloseSession) -> bool: ...
+
     async def see_closed(self, start: StartSession, request: CloseSession) -> None:
         """Returns when it has closed."""
 
