@@ -2,9 +2,11 @@
 episodes, also when agents fail, hang, or lose their worker."""
 
 import asyncio
+import importlib.util
+import itertools
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
 
+from examples.mini_swe_agent.generate import tasks
 from psrl.activities.data.dataset import DatasetCache
 from psrl.activities.data.draw import Draw
 from psrl.activities.sessions.sessions import find_session
@@ -29,6 +32,7 @@ from psrl.workflows.rollout.group import RolloutGroup
 from tests.support.agents import HANGING, until_gone, until_hanging
 from tests.support.child import spawn, stop
 from tests.support.gateway_site import GatewaySite, gateway_site, spoken
+from tests.support.runs import sums
 from tests.support.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
@@ -110,10 +114,20 @@ class Ground:
 
 @asynccontextmanager
 async def ground(
-    client: Client, stack: Stack, store: AsyncEngine, model: Path, agent: str, *, worker: bool = True, **agentic: Any
+    client: Client,
+    stack: Stack,
+    store: AsyncEngine,
+    model: Path,
+    agent: str,
+    *,
+    worker: bool = True,
+    answers: Sequence[str] = ("abc", "abcd", "abcde"),
+    rows: Sequence[dict[str, Any]] = tuple(sums(4)),
+    **agentic: Any,
 ) -> AsyncIterator[Ground]:
-    chosen = {"agent_loop": "session", "agent": f"tests.support.agents:{agent}", **agentic}
-    async with gateway_site(client, stack, store, model, ["abc", "abcd", "abcde"], agentic_rl=chosen) as site:
+    path = agent if ":" in agent else f"tests.support.agents:{agent}"
+    chosen = {"agent_loop": "session", "agent": path, **agentic}
+    async with gateway_site(client, stack, store, model, answers, rows=rows, agentic_rl=chosen) as site:
         config = await site_config(site)
         async with cpu_worker(client, store, None):
             if not worker:
@@ -230,3 +244,26 @@ async def test_an_episode_whose_worker_dies_is_played_anew_and_the_old_agent_rea
         [FIRST, SECOND, "000000-t01", "000000-t01.2"], SessionStatus.CLOSED.value
     )
     assert sessions[FIRST] == (FIRST, "closed", "the attempt was given up")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("minisweagent") is None, reason="the extra `agents` is not installed")
+async def test_mini_swe_agent_repairs_a_repository_and_what_it_was_answered_is_its_episodes(
+    temporal_client: Client, stack: Stack, store: AsyncEngine, model: Path
+) -> None:
+    block = "```mswea_bash_command\n{}\n```"
+    repairs = block.format("sed -i 's/text.count(.*)/len(text.split())/' wordcount.py")
+    answers = [repairs, block.format("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")]
+    options: Any = {"answers": answers, "rows": [next(tasks())] * 4, "max_concurrent_agents": 1}
+    agent = "examples.mini_swe_agent.solve:solve"
+    async with ground(temporal_client, stack, store, model, agent, **options) as played:
+        report = await played.play()
+        rows, given = await played.rows(), list(played.site.engine.requests)
+        episodes = [await played.branches(SessionId(f"000000-t0{number}")) for number in range(2)]
+    assert (report.outcome, report.reason) == (GroupOutcome.COMPLETE, "")
+    said = {"ended": "Submitted", "steps": 2}
+    assert [(outcome["reward"], outcome["info"]) for _, _, outcome in rows] == [(1.0, said)] * 2
+    turns = [
+        (branch.token_ids[: turn.prompt_tokens], turn.token_ids) for (branch,) in episodes for turn in branch.turns
+    ]
+    asked = zip(given, itertools.cycle(answers), strict=False)
+    assert sorted(turns) == sorted((list(request.prompt_ids), spoken(text)) for request, text in asked)

@@ -144,6 +144,7 @@ async def gateway_site(
     *,
     script: Script | None = None,
     hosted: tuple[Host, EngineSpec] | None = None,
+    rows: Sequence[dict[str, Any]] = tuple(sums(4)),
     **psrl: Any,
 ) -> AsyncIterator[GatewaySite]:
     """Everything is up, the instance serves version 0, and one gateway runs. `psrl`: settings of that section.
@@ -160,7 +161,8 @@ async def gateway_site(
         activities = StoreActivities(store), RoutingActivities(coordinator)
         await entered.enter_async_context(orchestrator(client, *activities))
         run_id = RunId(f"run-{uuid.uuid4().hex[:8]}")
-        await _admit(store, stack, model, run_id, psrl)
+        train = write_jsonl(stack.home / "train.jsonl", rows)
+        await _admit(store, train, model, run_id, psrl)
         engine = SpeakingEngine(script or Script(), answers)
         host, spec = hosted or (Host(INSTANCE, lambda: engine, ScriptedWeights()), SPEC)
         site = GatewaySite(client, store, stack, run_id, await run_token(store, run_id), engine, host)
@@ -170,9 +172,8 @@ async def gateway_site(
         yield site
 
 
-async def _admit(store: AsyncEngine, stack: Stack, model: Path, run_id: RunId, psrl: dict[str, Any]) -> None:
-    train = write_jsonl(stack.home / "train.jsonl", sums(4))
-    lengths = {"max_prompt_length": 20, "max_response_length": 200}
+async def _admit(store: AsyncEngine, train: Path, model: Path, run_id: RunId, psrl: dict[str, Any]) -> None:
+    lengths = {"max_prompt_length": 100, "max_response_length": 200}
     sections = {"data": lengths, "rollout": {"max_model_len": CONTEXT}, "psrl": psrl}
     values = config_values(model, train, **sections)
     await admit(store, values, run_id)
