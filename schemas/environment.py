@@ -55,9 +55,14 @@ STACK = (
 """They describe a stack whose parts are not started by `psrl up`, in containers for example. When one of the addresses
 is set, all of them are read from here and none from `stack.json`."""
 
+TASK_VARIABLE = "PSRL_TASK"
+MODEL_VARIABLE = "PSRL_MODEL"
+
 PROCESSES = (
     Variable(PART_VARIABLE, "set by `psrl up`", "Which part of the stack a process belongs to."),
     Variable(START_FAULT_VARIABLE, "set by the rollout host", "Where an engine's process says why it did not start."),
+    Variable(TASK_VARIABLE, "set for an agent", "Path of its task as JSON."),
+    Variable(MODEL_VARIABLE, "set for an agent", "The model that it is to ask for."),
     Variable("OMP_NUM_THREADS", "`1`", "Threads of the trainer's and the engines' CPU work."),
     Variable("HF_HUB_OFFLINE", "`1`", "`0` lets models be downloaded."),
     Variable("VLLM_NO_USAGE_STATS", "`1`", "vLLM's own."),

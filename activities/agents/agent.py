@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...schemas.config.agentic import AgenticSection
+from ...schemas.environment import MODEL_VARIABLE, TASK_VARIABLE
 from ...schemas.errors import ConfigError, UserCodeFailed
 from ...schemas.messages.agents import AgentTask
 from ...schemas.text import shown
@@ -80,8 +81,8 @@ class CommandAgent:
         named = {
             "OPENAI_BASE_URL": task.base_url,
             "OPENAI_API_KEY": task.api_key,
-            "PSRL_MODEL": task.model,
-            "PSRL_TASK": str(file),
+            MODEL_VARIABLE: task.model,
+            TASK_VARIABLE: str(file),
         }
         # It keeps our process group, and ends with it.
         return subprocess.run(self._command, cwd=folder, env={**os.environ, **named}, check=False).returncode
