@@ -76,7 +76,7 @@ async def test_an_agent_that_fails_is_told_by_what_it_did(tmp_path: Path, name: 
 
 async def test_what_it_printed_is_kept_and_its_last_words_are_in_the_error(tmp_path: Path) -> None:
     ended = await run_function(tmp_path, "raises")
-    printed = (tmp_path.parent / f"{tmp_path.name}-out.log").read_text()
+    printed = out(tmp_path).read_text()
     assert printed.startswith("thinking\nTraceback")
     assert ended.error.endswith(printed.strip()[-20:])
     assert str(out(tmp_path)) in ended.error
@@ -84,7 +84,7 @@ async def test_what_it_printed_is_kept_and_its_last_words_are_in_the_error(tmp_p
 
 async def test_an_agent_that_talks_without_end_fills_no_disk(tmp_path: Path) -> None:
     ended = await run_function(tmp_path, "talks_without_end")
-    assert (tmp_path.parent / f"{tmp_path.name}-out.log").stat().st_size < 1.1 * 2**20
+    assert out(tmp_path).stat().st_size < 1.1 * 2**20
     assert ended.error.startswith("ValueError: hoarse")
     assert ended.error.endswith("ValueError: hoarse")
 
@@ -122,7 +122,7 @@ async def test_a_program_is_told_its_task_by_its_environment(tmp_path: Path) -> 
         f"print(json.dumps([[os.environ[name] for name in {names}], task, os.getcwd(), os.listdir()]))"
     )
     ended = await run(tmp_path, agent_command=[sys.executable, "-c", script])
-    told, task, folder, files = json.loads((tmp_path.parent / f"{tmp_path.name}-out.log").read_text())
+    told, task, folder, files = json.loads(out(tmp_path).read_text())
     assert ended == Ended(FINISHED)
     assert told == [TASK.base_url, "secret", "run-1", f"{folder}/task.json"]
     assert (task, files) == (TASK.model_dump(mode="json"), ["task.json"])
