@@ -29,7 +29,7 @@ def load(path: str) -> object:
         ("tests.support.hostile_rewards:yields_below_a_decorator", "is a generator, which yields"),
         (
             "tests.support.broken_reward:f",
-            r"\): ZeroDivisionError: division by zero \(\S*tests/support/broken_reward\.py, line 3\)$",
+            r"\): ZeroDivisionError: division by zero \(\S*tests/support/broken_reward\.py, line 3: RATE = 1 / 0\)$",
         ),
         ("no/such/file.py:f", "there is no file no/such/file.py"),
         ("tests/support/rewards.py:lenght", r"has no 'lenght' \(did you mean 'length'\?\)"),
@@ -76,7 +76,8 @@ def test_a_module_that_fails_on_import_is_told_in_one_line_by_the_users_own_line
     with pytest.raises(RewardLoadError) as caught:
         load(f"{tmp_path / 'judge.py'}:f")
     (told,) = str(caught.value).splitlines()
-    assert told.endswith(f"({tmp_path}/judge.py, line 2 -> {tmp_path}/broken_below.py, line 3)")
+    below = f"{tmp_path}/broken_below.py, line 3: json.loads('{{')"
+    assert told.endswith(f"({tmp_path}/judge.py, line 2: import broken_below -> {below})")
 
 
 def test_a_relative_import_in_a_file_is_told_with_the_way_out(tmp_path: Path) -> None:
