@@ -55,12 +55,12 @@ SCORED = text(
         SELECT group_id, scored_at, row_number() OVER (PARTITION BY group_id ORDER BY scored_at, index) AS nth
         FROM trajectories
         WHERE run_id = :run AND group_id = ANY(:groups) AND status = {listed(TrajectoryStatus.SCORED)}
-            AND reward IS NOT NULL
+            AND reward IS NOT NULL AND index < :episodes
     ) scored
     WHERE nth <= :needed GROUP BY group_id HAVING count(*) = :needed ORDER BY max(scored_at), group_id
     """
 )
-"""Groups of which N trajectories are scored, in order of completion."""
+"""Groups of which N episodes are scored, in order of completion."""
 
 CUT_SHORT = text(
     f"""
@@ -178,7 +178,8 @@ async def _left_behind(
     """Groups without an end: those that may be trained on, in order of completion, and the others."""
     key = {"run": run.run_id}
     rows = {row.group_id: row for row in await connection.execute(LEFT_BEHIND, key)}
-    limits = {"groups": list(rows), "needed": config.psrl.rollout_n}
+    psrl = config.psrl
+    limits = {"groups": list(rows), "needed": psrl.rollout_n, "episodes": psrl.offered_trajectories}
     complete = [GroupId(group) for group in await connection.scalars(SCORED, {**key, **limits})]
     if filter_name(config) is not None:
         complete = await _passing(connection, run, config, complete)
@@ -190,7 +191,8 @@ async def _passing(
     connection: AsyncConnection, run: Row[Any], config: RunConfig, complete: Sequence[GroupId]
 ) -> list[GroupId]:
     """Those that the filter, as it is now, lets pass: the run may have ended because of what it was."""
-    groups = await read_scored_groups(connection, run.run_id, complete, config.psrl.rollout_n)
+    needed, episodes = config.psrl.rollout_n, config.psrl.offered_trajectories
+    groups = await read_scored_groups(connection, run.run_id, complete, needed, episodes)
     verdicts = Verdicts()
     found = await asyncio.gather(*(verdicts.of(run.workflow_run_id, config, groups[group]) for group in complete))
     return [group for group, its in zip(complete, found, strict=True) if its.verdict is Verdict.KEEP]

@@ -19,15 +19,17 @@ READ: TextClause = text(
     SELECT group_id, data_source, ground_truth, extra, number, reward, reward_metrics, tokens
     FROM (
         SELECT g.group_id, g.data_source, g.ground_truth, g.extra, t.index AS number, t.reward, t.reward_metrics,
-               t.tokens, row_number() OVER (PARTITION BY t.group_id ORDER BY t.scored_at, t.index) AS nth
+               (SELECT sum(b.tokens) FROM trajectories b WHERE b.run_id = t.run_id AND b.group_id = t.group_id
+                    AND b.index % :episodes = t.index) AS tokens,
+               row_number() OVER (PARTITION BY t.group_id ORDER BY t.scored_at, t.index) AS nth
         FROM trajectories t JOIN groups g USING (run_id, group_id)
         WHERE t.run_id = :run AND t.group_id = ANY(:groups) AND t.status = {listed(TrajectoryStatus.SCORED)}
-            AND t.reward IS NOT NULL
+            AND t.reward IS NOT NULL AND t.index < :episodes
     ) ranked
     WHERE nth <= :needed ORDER BY group_id, number
     """
 )
-"""The N that count are those that a batch would take: the first to be scored."""
+"""The N episodes that count are those that a batch would take: the first to be scored."""
 
 
 async def lock_group(connection: AsyncConnection, run_id: RunId, group_id: GroupId) -> None:
@@ -37,10 +39,11 @@ async def lock_group(connection: AsyncConnection, run_id: RunId, group_id: Group
 
 
 async def read_scored_groups(
-    connection: AsyncConnection, run_id: RunId, groups: Sequence[GroupId], needed: int
+    connection: AsyncConnection, run_id: RunId, groups: Sequence[GroupId], needed: int, episodes: int
 ) -> dict[GroupId, ScoredGroup]:
-    """Of these groups, those that have as many scored trajectories as they need."""
-    rows = await connection.execute(READ, {"run": run_id, "groups": list(groups), "needed": needed})
+    """Of these groups, of `episodes` each, those that have as many scored ones as they need."""
+    key = {"run": run_id, "groups": list(groups), "needed": needed, "episodes": episodes}
+    rows = await connection.execute(READ, key)
     return {group.group_id: group for group in _groups(rows.all()) if len(group.trajectories) == needed}
 
 

@@ -1,9 +1,9 @@
-"""Scoring finished trajectories, and the verdict on the group that they complete.
+"""Scoring finished episodes, and the verdict on the group that they complete.
 
-Promises: a reward is computed until it is stored and then never again; a failure stays a failure (L10): the trajectory
-gets the status `failed` and no reward, never 0.0. Where groups are filtered, the call that stores the last score that
-counts sees all of them, and has the verdict. Nobody can tell which of the calls in a process has ended it: what was in
-progress is repeated where an end costs one call only.
+Promises: a reward is computed until it is stored and then never again; a failure stays a failure (L10): all branches of
+the episode get the status `failed` and no reward, never 0.0. Where groups are filtered, the call that stores the last
+score that counts sees all of them, and has the verdict. Nobody can tell which of the calls in a process has ended it:
+what was in progress is repeated where an end costs one call only.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from ..user_code.calls import UserCalls
 from ..user_code.kept import KeptPerRun
 from .compute import score_samples
 from .judge import recipe
+from .own import own_score, unfit
 from .samples import Scorable, read_scorable, to_sample, write_scores
 
 
@@ -49,9 +50,9 @@ class Rewards:
                 found = await read_scorable(connection, request)
                 config = await self._runs.config(connection, request.run_id, found[0].workflow_run_id)
             filtered = found[0].purpose == Purpose.TRAIN and filter_name(config) is not None
-            unscored = [item for item in found if item.status == TrajectoryStatus.FINISHED]
+            unscored = [item for item in found if item.unscored]
             fresh = await self._compute(config, unscored, apart) if unscored else []
-            scores = {item.index: _stored(item) for item in found if item.status != TrajectoryStatus.FINISHED}
+            scores = {item.index: _stored(item) for item in found if not item.unscored}
             if fresh:
                 scores |= await self._write(request, fresh, lock=filtered)
             verdict = await self._verdict(found[0].workflow_run_id, config, request, apart) if filtered else None
@@ -73,17 +74,27 @@ class Rewards:
         self._verdicts.close()
 
     async def _compute(self, config: RunConfig, items: Sequence[Scorable], apart: bool) -> list[Score]:
-        tokenizer = await self._tokenizer(items[0].workflow_run_id, config.model)
+        failed = [score for item in items if (score := unfit(item)) is not None]
+        out = {score.index for score in failed}
+        fit = [item for item in items if item.index not in out]
+        return [*failed, *(await self._of_fit(config, fit, apart) if fit else [])]
+
+    async def _of_fit(self, config: RunConfig, items: Sequence[Scorable], apart: bool) -> list[Score]:
+        run, needed = items[0].workflow_run_id, needed_metric(config) if items[0].purpose == Purpose.TRAIN else None
+        if not config.reward.function:
+            return [own_score(item, needed) for item in items]
+        tokenizer = await self._tokenizer(run, config.model)
         samples = [to_sample(item, tokenizer) for item in items]
         indices = [item.index for item in items]
-        calls = self._calls_of(items[0].workflow_run_id, config.reward)
-        needed = needed_metric(config) if items[0].purpose == Purpose.TRAIN else None
-        return await score_samples(calls, config.reward, indices, samples, needed, apart=apart)
+        return await score_samples(
+            self._calls_of(run, config.reward), config.reward, indices, samples, needed, apart=apart
+        )
 
     async def _verdict(self, run: str, config: RunConfig, request: ScoreRequest, apart: bool) -> GroupVerdict | None:
         """None while the group is incomplete."""
         async with self._store.connect() as connection:
-            groups = await read_scored_groups(connection, request.run_id, [request.group_id], config.psrl.rollout_n)
+            needed, episodes = config.psrl.rollout_n, request.episodes
+            groups = await read_scored_groups(connection, request.run_id, [request.group_id], needed, episodes)
         group = groups.get(request.group_id)
         return await self._verdicts.of(run, config, group, apart=apart) if group is not None else None
 

@@ -4,13 +4,13 @@ Promise: the signature alone decides, at admission; one that fits none is refuse
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from inspect import Parameter
 from typing import Any, NamedTuple, Protocol
 
 from ...schemas.errors import RewardLoadError
-from ...schemas.messages.rewards import RewardSample
+from ...schemas.messages.rewards import RewardSample, SampleTurn
 from ..user_code.load import takes_one
 
 ALLOWED = (
@@ -147,9 +147,9 @@ VERL: dict[str, Callable[[RewardSample], Any]] = {
     "data_source": lambda sample: sample.data_source,
     "solution_str": lambda sample: sample.response_text,
     "ground_truth": lambda sample: sample.ground_truth,
-    "extra_info": lambda sample: sample.extra.get("extra_info") or {},
+    "extra_info": lambda sample: {**(sample.extra.get("extra_info") or {}), **_told(sample)},
 }
-"""veRL gives an empty dict where the data have none."""
+"""veRL gives an empty dict where the data have none, and `num_turns` beside what they have."""
 VERL_BATCH = {
     "data_sources": VERL["data_source"],
     "solution_strs": VERL["solution_str"],
@@ -169,7 +169,8 @@ def for_verl_batch(samples: Sequence[RewardSample]) -> dict[str, Any]:
 
 
 def for_trl(samples: Sequence[RewardSample]) -> dict[str, Any]:
-    """A conversation is judged as one: its prompt is the messages, its completion the assistant's message."""
+    """A conversation is judged as one: its prompt is the messages, its completion the assistant's message, or the
+    messages of all turns."""
     rows = [columns_of(sample) for sample in samples]
     return {
         **{name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)},
@@ -197,9 +198,27 @@ def columns_of(row: Row) -> dict[str, Any]:
 
 
 def _completion(sample: RewardSample) -> Any:
+    if len(sample.turns) > 1:
+        return list(_messages(sample.turns))
     if sample.messages is None:
         return sample.response_text
-    return [{"role": "assistant", "content": sample.response_text}]
+    return [{"role": "assistant", "content": sample.turns[0].policy if sample.turns else sample.response_text}]
+
+
+def _messages(turns: Sequence[SampleTurn]) -> Iterator[dict[str, str]]:
+    """What an outside agent said first is its own form of the prompt, which such a function has as `prompts`."""
+    for number, turn in enumerate(turns):
+        if number and turn.environment:
+            yield {"role": "user", "content": turn.environment}
+        yield {"role": "assistant", "content": turn.policy}
+
+
+def _told(sample: RewardSample) -> dict[str, Any]:
+    """Of the episode, for veRL's functions."""
+    told: dict[str, Any] = {"num_turns": len(sample.turns)} if sample.turns else {}
+    if sample.outcome_reward is not None:
+        told["outcome_reward"] = sample.outcome_reward
+    return {**told, **({"outcome_info": sample.outcome_info} if sample.outcome_info else {})}
 
 
 def _check_kwargs(named: str, signature: inspect.Signature, accepts: Accepts, kwargs: dict[str, Any]) -> None:

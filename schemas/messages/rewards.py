@@ -13,8 +13,21 @@ PROMPT_MESSAGES = "prompt messages"
 """Among a row's other columns in the store: its chat messages. No column of people's own is likely to be called so."""
 
 
+class SampleTurn(BaseModel):
+    """One turn of an episode, decoded for reading."""
+
+    model_config = ConfigDict(frozen=True)
+
+    environment: str = ""
+    """What the environment, a tool or the user said before the answer, as the chat template renders it. Empty where the
+    prompt is all that there was; the first turn of an outside agent has the agent's own prompt here."""
+    policy: str
+    """The answer."""
+
+
 class RewardSample(BaseModel):
-    """What a reward function sees of one finished trajectory."""
+    """What a reward function sees of one finished trajectory. Of an episode with several branches: the last one that
+    has a turn, with what it shares with the branch that it left."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -24,21 +37,32 @@ class RewardSample(BaseModel):
     messages: list[dict[str, Any]] | None = None
     """The prompt's chat messages; None for a prompt that the data have as text."""
     response_text: str
-    """The sampled ids decoded for reading; training never re-tokenises it."""
+    """All that follows the prompt, the environment's part included, decoded for reading; training never re-tokenises
+    it."""
     ground_truth: Any
     """`reward_model.ground_truth` of the data row."""
     extra: dict[str, Any]
     """Every other column of the data row."""
     prompt_ids: list[int]
     response_ids: list[int]
+    turns: list[SampleTurn] = []
+    """The response once more, turn by turn."""
+    outcome_reward: float | None = None
+    """What the environment or the agent itself says that the episode is worth; None where it says nothing."""
+    outcome_info: dict[str, Any] = {}
+    """What else it says."""
 
 
 class ScoreRequest(Message):
-    """Score trajectories of one group. Idempotent: a stored reward is returned, not computed again."""
+    """Score episodes of one group, each with all its branches. Idempotent: a stored reward is returned, not computed
+    again."""
 
     run_id: RunId
     group_id: GroupId
     indices: tuple[int, ...]
+    """Of the episodes, which are those of their first branches."""
+    episodes: int
+    """N' of the group: branch k of episode e has index e + k * N'."""
 
 
 class ScoreOutcome(StrEnum):
@@ -95,7 +119,7 @@ class ScoredTrajectory(BaseModel):
     metrics: dict[str, float] = {}
     """What the reward returned beside `score`."""
     tokens: int = 0
-    """Sampled."""
+    """Sampled, in all its branches."""
 
 
 class ScoredGroup(BaseModel):

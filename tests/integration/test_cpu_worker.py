@@ -73,7 +73,7 @@ async def test_a_run_is_admitted_drawn_and_scored_over_the_queue(
     (group,) = drawn.groups
     await finish(store, group, 0, "abc")
     scored = await call(
-        temporal_client, signatures.score, ScoreRequest(run_id=RUN, group_id=group, indices=(0,)), "score"
+        temporal_client, signatures.score, ScoreRequest(run_id=RUN, group_id=group, indices=(0,), episodes=4), "score"
     )
     assert scored.scores[0].reward == 3.0
 
@@ -121,7 +121,7 @@ async def test_a_reward_that_ends_its_host_costs_its_own_trajectory_and_no_other
 
 
 def scores(group: GroupId, trajectories: int = 3) -> ScoreRequest:
-    return ScoreRequest(run_id=RUN, group_id=group, indices=tuple(range(trajectories)))
+    return ScoreRequest(run_id=RUN, group_id=group, indices=tuple(range(trajectories)), episodes=trajectories)
 
 
 def test_with_a_store_of_another_release_it_refuses_to_work(launch: Launch, stack: Stack, postgres_server: Any) -> None:

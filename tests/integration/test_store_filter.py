@@ -53,7 +53,7 @@ class FilteredRun:
             await finish(self.engine, group, index, answer)
 
     async def score(self, *indices: int, group: GroupId = G0) -> ScoreResult:
-        return await Rewards(self.engine).score(ScoreRequest(run_id=RUN, group_id=group, indices=indices))
+        return await Rewards(self.engine).score(ScoreRequest(run_id=RUN, group_id=group, indices=indices, episodes=4))
 
     async def column(self, column: Any) -> list[Any]:
         async with self.engine.connect() as connection:

@@ -63,7 +63,7 @@ class ScoredRun:
             await finish(self.engine, GROUP, index, answer)
 
     async def score(self, *indices: int) -> tuple[Score, ...]:
-        request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=indices)
+        request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=indices, episodes=4)
         return (await Rewards(self.engine).score(request)).scores
 
     async def stored(self) -> list[tuple[str, float | None, str]]:
@@ -119,7 +119,7 @@ async def test_a_reward_that_was_repaired_counts_when_the_run_is_resumed(
     judge, scores = Rewards(store), []
     for index in range(2):
         await finish(store, GROUP, index, "a")
-        request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(index,))
+        request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(index,), episodes=4)
         scores += (await judge.score(request)).scores
         code.write_text("def score(sample):\n    return 1.0\n")
         await reopen_run(store, ReopenRun(run_id=RUN, admission=admission, workflow_run_id="resumed"))
@@ -159,7 +159,7 @@ async def test_a_reward_that_blocks_its_loop_stops_no_heartbeat_and_raises_an_al
             rewards.released.set()
 
     environment.on_heartbeat = beat
-    request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,))
+    request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,), episodes=4)
     result = await environment.run(Rewards(run.engine).score, request)
     assert [item.reward for item in result.scores] == [1.0]
     assert beats >= 2
@@ -172,7 +172,7 @@ async def test_a_cancelled_score_stores_nothing(run: ScoredRun) -> None:
     environment = ActivityEnvironment()
     beating = asyncio.Event()
     environment.on_heartbeat = lambda *_: beating.set()
-    request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,))
+    request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,), episodes=4)
     task = asyncio.ensure_future(environment.run(Rewards(run.engine).score, request))
     await asyncio.wait_for(beating.wait(), 10)
     environment.cancel()
@@ -191,7 +191,7 @@ async def test_a_reward_of_conversations_gets_the_messages_of_the_prompt(
     await admit(store, config_values(tiny_model_dir, train, reward=section))
     await draw(store, [0], trajectories=1)
     await finish(store, GROUP, 0, "7")
-    request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,))
+    request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,), episodes=4)
     (score,) = (await Rewards(store).score(request)).scores
     assert score.reward == 1.0
 
@@ -236,8 +236,10 @@ async def test_of_two_attempts_at_the_same_time_both_report_what_is_stored(run: 
 async def test_scoring_reads_once_and_writes_once(run: ScoredRun) -> None:
     await run.open("length", "a", "b", "c")
     scorer = Rewards(run.engine)
-    await scorer.score(ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,)))  # the run's configuration is kept
+    await scorer.score(
+        ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,), episodes=4)
+    )  # the run's configuration is kept
     statements: list[str] = []
     with listening(run.engine, statements.append):
-        await scorer.score(ScoreRequest(run_id=RUN, group_id=GROUP, indices=(1, 2)))
+        await scorer.score(ScoreRequest(run_id=RUN, group_id=GROUP, indices=(1, 2), episodes=4))
     assert [statement.split()[0] for statement in statements] == ["SELECT", "UPDATE"]

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from psrl.activities.generation.turns import TurnStore
 from psrl.activities.rewards.samples import read_scorable
-from psrl.activities.store.codec import decode_ids, encode_ids, encode_logprobs
+from psrl.activities.store.codec import encode_ids, encode_logprobs
 from psrl.activities.store.connections import sync_store
 from psrl.activities.training.batch import NO_VERSION, SampledSequence
 from psrl.schemas.errors import InvariantViolated, StaleAttempt
@@ -163,9 +163,10 @@ async def test_what_a_session_captured_reaches_the_trainer_with_its_mask(
 async def test_a_reward_sees_every_turn_and_what_the_environment_said(two_turns: AsyncEngine) -> None:
     async with two_turns.begin() as connection:
         await connection.execute(update(Trajectory).values(status="finished"))
-        request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,))
+        request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,), episodes=1)
         (found,) = await read_scorable(connection, request)
-    assert decode_ids(found.response) == RESPONSE
+    assert found.response_ids == RESPONSE
+    assert [(turn.environment, turn.policy) for turn in found.turns] == [([], [21, 22, 23]), ([31, 32, 33], [41])]
 
 
 async def test_a_later_turn_goes_on_from_all_that_was_said_before(bench: Bench, store: AsyncEngine) -> None:

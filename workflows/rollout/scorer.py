@@ -83,7 +83,9 @@ class Scorer:
         try:
             result = await self._call.within(
                 self._lifetime,
-                ScoreRequest(run_id=self._run_id, group_id=self._group_id, indices=indices),
+                ScoreRequest(
+                    run_id=self._run_id, group_id=self._group_id, indices=indices, episodes=self._rollout.offered
+                ),
                 activity_id=f"{self._label}score-{names}",
                 summary=f"score {names}",
             )
