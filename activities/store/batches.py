@@ -1,8 +1,9 @@
 """Consume in the store: which trajectories a buffer trains on.
 
-Promises: a batch is recorded wholly or not at all; the same buffer asked for again gives the same batch; a member has a
-reward (a failed or aborted trajectory is never one); a trajectory in two batches (L2) or outside its bound (L1) is
-refused by the database itself, and reported as `InvariantViolated`.
+Promises: a batch is recorded wholly or not at all; the same buffer asked for again gives the same batch; an episode is
+trained on with all its branches or not at all; a member has a reward (a failed or aborted trajectory is never one); a
+trajectory in two batches (L2) or outside its bound (L1) is refused by the database itself, and reported as
+`InvariantViolated`.
 """
 
 from typing import Any
@@ -13,6 +14,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from ...schemas.config.psrl import PsrlSection
 from ...schemas.errors import InvariantViolated, RunUnknown
 from ...schemas.ids import RunId
 from ...schemas.messages.data import Purpose
@@ -31,25 +33,33 @@ BROKEN_PROMISE = {
 INSERT_MEMBERS: TextClause = text(
     f"""
     INSERT INTO batch_members (run_id, group_id, index, buffer, version_tag, staleness)
-    SELECT ranked.run_id, ranked.group_id, ranked.index, :buffer, ranked.version_tag, :staleness
+    SELECT t.run_id, t.group_id, t.index, :buffer, ranked.version_tag, :staleness
     FROM (
-        SELECT t.run_id, t.group_id, t.index, g.version_tag,
+        SELECT t.group_id, t.index AS episode, g.version_tag,
                row_number() OVER (PARTITION BY t.group_id ORDER BY t.scored_at, t.index) AS rank
         FROM trajectories t JOIN groups g USING (run_id, group_id)
-        WHERE t.run_id = :run AND t.group_id = ANY(:taken)
+        WHERE t.run_id = :run AND t.group_id = ANY(:taken) AND t.index < :episodes
             AND t.status = {listed(TrajectoryStatus.SCORED)} AND t.reward IS NOT NULL
     ) ranked
-    WHERE ranked.rank <= :needed
+    JOIN trajectories t ON t.group_id = ranked.group_id AND t.index % :episodes = ranked.episode
+    WHERE ranked.rank <= :needed AND t.run_id = :run AND t.group_id = ANY(:taken)
+        AND t.status = {listed(TrajectoryStatus.SCORED)}
+        AND EXISTS (
+            SELECT 1 FROM turns u
+            WHERE u.run_id = :run AND u.group_id = ANY(:taken) AND u.group_id = t.group_id AND u.index = t.index
+                AND u."end" IS NOT NULL
+        )
     """
 )
-"""The first N scored of each group, in the order in which they were scored."""
+"""The first N scored episodes of each group, in the order in which they were scored, with every branch of them on which
+the policy has answered."""
 
 SHORT_GROUPS: TextClause = text(
     """
-    SELECT wanted.id, count(m.index) AS members
+    SELECT wanted.id, count(DISTINCT m.index % :episodes) AS members
     FROM unnest(CAST(:taken AS text[])) AS wanted (id)
     LEFT JOIN batch_members m ON m.run_id = :run AND m.group_id = wanted.id AND m.buffer = :buffer
-    GROUP BY wanted.id HAVING count(m.index) < :needed ORDER BY wanted.id
+    GROUP BY wanted.id HAVING count(DISTINCT m.index % :episodes) < :needed ORDER BY wanted.id
     """
 )
 
@@ -68,22 +78,30 @@ OLD_SEGMENTS: TextClause = text(
 
 SUMMARY: TextClause = text(
     """
-    WITH members AS (
-        SELECT m.group_id, t.reward, t.tokens
-        FROM batch_members m JOIN trajectories t USING (run_id, group_id, index)
-        WHERE m.run_id = :run AND m.buffer = :buffer AND t.run_id = :run AND t.group_id = ANY(:taken)
+    WITH episodes AS (
+        SELECT m.group_id, m.index % :episodes AS episode, count(DISTINCT m.index) AS branches, sum(u.tokens) AS tokens
+        FROM batch_members m JOIN turns u USING (run_id, group_id, index)
+        WHERE m.run_id = :run AND m.buffer = :buffer AND u.run_id = :run AND u.group_id = ANY(:taken)
+            AND u."end" IS NOT NULL
+        GROUP BY m.group_id, episode
     )
-    SELECT count(DISTINCT group_id), count(*), sum(tokens)::bigint, avg(reward), stddev_pop(reward),
-           avg(tokens)::double precision
-    FROM members
+    SELECT count(DISTINCT t.group_id), count(*), sum(e.branches)::bigint, sum(e.tokens)::bigint,
+           avg(t.reward), stddev_pop(t.reward), avg(e.tokens)::double precision
+    FROM episodes e JOIN trajectories t ON t.group_id = e.group_id AND t.index = e.episode
+    WHERE t.run_id = :run AND t.group_id = ANY(:taken)
     """
 )
+"""An episode's reward is in the row of its first branch, be that one trained on or not."""
 
 METRICS: TextClause = text(
     """
     SELECT metric.key, avg(metric.value::double precision)
-    FROM batch_members m JOIN trajectories t USING (run_id, group_id, index), jsonb_each_text(t.reward_metrics) metric
-    WHERE m.run_id = :run AND m.buffer = :buffer AND t.run_id = :run AND t.group_id = ANY(:taken)
+    FROM (
+        SELECT DISTINCT group_id, index % :episodes AS episode
+        FROM batch_members WHERE run_id = :run AND buffer = :buffer
+    ) e JOIN trajectories t ON t.group_id = e.group_id AND t.index = e.episode,
+    jsonb_each_text(t.reward_metrics) metric
+    WHERE t.run_id = :run AND t.group_id = ANY(:taken)
     GROUP BY metric.key ORDER BY metric.key
     """
 )
@@ -98,11 +116,13 @@ STALENESS: TextClause = text(
 TOKEN_STALENESS: TextClause = text(
     f"""
     SELECT min(m.buffer - s.version), sum((m.buffer - s.version)::bigint * s.tokens)::double precision / sum(s.tokens)
-    FROM batch_members m JOIN segments s USING (run_id, group_id, index)
+    FROM batch_members m JOIN segments s USING (run_id, group_id, index) JOIN turns u USING (run_id, group_id, index, turn)
     WHERE m.run_id = :run AND m.buffer = :buffer AND s.run_id = :run AND s.group_id = ANY(:taken)
+      AND u.run_id = :run AND u.group_id = ANY(:taken) AND u."end" IS NOT NULL
       AND s.kind = {listed(SegmentKind.SAMPLED)} AND s.tokens > 0
     """
 )
+"""A turn that has not ended is not trained on."""
 
 GROUPS_WAITED: TextClause = text(
     """
@@ -133,12 +153,13 @@ async def _record(connection: AsyncConnection, request: BatchRequest) -> BatchIn
     claim = insert(Batch).values(run_id=request.run_id, buffer=request.buffer, info={}).on_conflict_do_nothing()
     if await connection.scalar(claim.returning(Batch.buffer)) is None:
         return await _stored(connection, request)
-    needed, staleness = await _limits(connection, request.run_id)
+    psrl = await _settings(connection, request.run_id)
     taken = list(request.taken)
+    limits = {"needed": psrl.rollout_n, "episodes": psrl.offered_trajectories}
     await _check_trainable(connection, request)
-    await connection.execute(INSERT_MEMBERS, {**key, "staleness": staleness, "taken": taken, "needed": needed})
-    await _check_members(connection, request, needed)
-    info = await _summary(connection, {**key, "taken": taken})
+    await connection.execute(INSERT_MEMBERS, {**key, **limits, "staleness": psrl.staleness, "taken": taken})
+    await _check_members(connection, request, limits)
+    info = await _summary(connection, {**key, **limits, "taken": taken})
     await connection.execute(
         update(Batch)
         .where(Batch.run_id == request.run_id, Batch.buffer == request.buffer)
@@ -160,10 +181,9 @@ async def _stored(connection: AsyncConnection, request: BatchRequest) -> BatchIn
     return BatchInfo.model_validate(await connection.scalar(query))
 
 
-async def _limits(connection: AsyncConnection, run_id: RunId) -> tuple[int, int]:
-    """N and eta of the run."""
+async def _settings(connection: AsyncConnection, run_id: RunId) -> PsrlSection:
     config = (await connection.scalars(select(Run.config).where(Run.run_id == run_id))).one()
-    return int(config["psrl"]["rollout_n"]), int(config["psrl"]["staleness"])
+    return PsrlSection.model_validate(config["psrl"])
 
 
 async def _check_trainable(connection: AsyncConnection, request: BatchRequest) -> None:
@@ -185,10 +205,10 @@ async def _check_trainable(connection: AsyncConnection, request: BatchRequest) -
         raise _violated(request, f"groups that cannot be trained on: {', '.join(wrong) or 'the batch is empty'}")
 
 
-async def _check_members(connection: AsyncConnection, request: BatchRequest, needed: int) -> None:
+async def _check_members(connection: AsyncConnection, request: BatchRequest, limits: dict[str, int]) -> None:
     key = {"run": request.run_id, "buffer": request.buffer}
-    short = await connection.execute(SHORT_GROUPS, {**key, "taken": list(request.taken), "needed": needed})
-    missing = [f"{group} has {members} scored trajectories of {needed}" for group, members in short]
+    short = await connection.execute(SHORT_GROUPS, {**key, **limits, "taken": list(request.taken)})
+    missing = [f"{group} has {members} scored trajectories of {limits['needed']}" for group, members in short]
     if missing:
         raise _violated(request, f"L10: {'; '.join(missing)}")
     old = await connection.execute(OLD_SEGMENTS, {**key, "taken": list(request.taken)})
@@ -198,7 +218,7 @@ async def _check_members(connection: AsyncConnection, request: BatchRequest, nee
 
 
 async def _summary(connection: AsyncConnection, key: dict[str, Any]) -> BatchInfo:
-    groups, trajectories, tokens, mean, std, length = (await connection.execute(SUMMARY, key)).one()
+    groups, episodes, trajectories, tokens, mean, std, length = (await connection.execute(SUMMARY, key)).one()
     metrics = await connection.execute(METRICS, key)
     histogram = await connection.execute(STALENESS, key)
     freshest, age = (await connection.execute(TOKEN_STALENESS, key)).one()
@@ -206,6 +226,7 @@ async def _summary(connection: AsyncConnection, key: dict[str, Any]) -> BatchInf
     return BatchInfo(
         groups=groups,
         trajectories=trajectories,
+        episodes=episodes,
         tokens=tokens,
         staleness={age: count for age, count in histogram},  # noqa: C416  (rows are no pairs to dict)
         token_staleness_min=freshest,

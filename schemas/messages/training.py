@@ -38,6 +38,9 @@ class BatchRequest(Message):
 class BatchInfo(Message):
     groups: int
     trajectories: int
+    """Sequences: all branches of the episodes."""
+    episodes: int | None = None
+    """Attempts at a prompt. Null in batches that were not measured so."""
     tokens: int
     """Sampled tokens that are trained on."""
     staleness: dict[int, int]
@@ -51,11 +54,12 @@ class BatchInfo(Message):
     """From the last score that completed a group to the batch that took it."""
     group_waited_max_s: float | None = None
     reward_mean: float
+    """Over episodes, as are the next three."""
     reward_std: float
     reward_metrics: dict[str, float] = {}
-    """Means of the numbers that the reward function returned beside the reward, each over the trajectories that have
-    it."""
+    """Means of the numbers that the reward function returned beside the reward, each over the episodes that have it."""
     response_tokens_mean: float
+    """Sampled in all branches."""
 
 
 class LogProbStats(Message):

@@ -38,8 +38,9 @@ G0, G1, G2 = GroupId("000000"), GroupId("000001"), GroupId("000002")
 
 @pytest.fixture
 async def run(store: AsyncEngine, tiny_model_dir: Path, tmp_path: Path) -> AsyncEngine:
-    """A run with eta 1 and N 2, and three drawn groups of three trajectories, tagged 0, 0 and 1."""
-    await admit(store, config_values(tiny_model_dir, write_jsonl(tmp_path / "train.jsonl", sums(5))))
+    """A run with eta 1, N 2 and N' 3, and three drawn groups of three trajectories, tagged 0, 0 and 1."""
+    psrl = {"rollout_coordination": {"redundant_rollout": {"enable": True, "redundant_rollout_n": 3}}}
+    await admit(store, config_values(tiny_model_dir, write_jsonl(tmp_path / "train.jsonl", sums(5)), psrl=psrl))
     await draw(store, [0, 0, 1], trajectories=3)
     return store
 
@@ -76,6 +77,7 @@ async def test_a_batch_takes_the_first_scored_of_each_group_and_leaves_the_rest(
     assert info.model_copy(update={"group_waited_mean_s": None, "group_waited_max_s": None}) == BatchInfo(
         groups=2,
         trajectories=4,
+        episodes=4,
         tokens=8,
         staleness={1: 2},
         token_staleness_min=1,
