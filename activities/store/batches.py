@@ -116,7 +116,8 @@ STALENESS: TextClause = text(
 TOKEN_STALENESS: TextClause = text(
     f"""
     SELECT min(m.buffer - s.version), sum((m.buffer - s.version)::bigint * s.tokens)::double precision / sum(s.tokens)
-    FROM batch_members m JOIN segments s USING (run_id, group_id, index) JOIN turns u USING (run_id, group_id, index, turn)
+    FROM batch_members m JOIN segments s USING (run_id, group_id, index)
+    JOIN turns u USING (run_id, group_id, index, turn)
     WHERE m.run_id = :run AND m.buffer = :buffer AND s.run_id = :run AND s.group_id = ANY(:taken)
       AND u.run_id = :run AND u.group_id = ANY(:taken) AND u."end" IS NOT NULL
       AND s.kind = {listed(SegmentKind.SAMPLED)} AND s.tokens > 0

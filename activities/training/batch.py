@@ -15,23 +15,27 @@ NO_VERSION = -1
 @dataclass(frozen=True)
 class SampledSequence:
     """One trajectory: exactly the ids the engine saw and sampled (L5). `rollout`, `versions` and `mask` have one entry
-    per token of the response, which is all that follows the prompt: sampled tokens and the environment's."""
+    per token of the response, which is all that follows the prompt: sampled tokens, the environment's, and those of
+    another branch of the episode that this one left."""
 
     group: int
     """Number of its group within the batch, from 0 in batch order."""
+    episode: int
+    """Number of its episode within the group. All sequences of an episode have its reward."""
     prompt_tokens: int
+    """0 for an outside agent's, whose first turn begins with what the agent says."""
     ids: Tensor
     """int64, prompt and response."""
     rollout: Tensor
-    """float32, the engine's log-prob; NaN where it gave none, as for every token of the environment."""
+    """float32, the engine's log-prob; NaN where it gave none, as for every token of the context."""
     reward: float | None
     """None: failed or missing, which is not 0.0."""
     versions: Tensor
     """int32, the version that sampled the token, or `NO_VERSION`."""
     mask: Tensor
-    """bool: the token was sampled. One of the environment is context, and never trained on."""
+    """bool: the token was sampled here. All others are context, and never trained on."""
     truncated: bool = False
-    """The token budget cut its last turn."""
+    """The token budget cut its episode."""
 
     def __post_init__(self) -> None:
         lengths = {
@@ -49,8 +53,8 @@ class SampledSequence:
 class TokenTable:
     """The trainable tokens of a batch, sequence by sequence, one entry per token in every column.
 
-    Left out: tokens of the environment, sampled tokens whose engine log-prob is missing or not finite (counted), all
-    tokens of sequences without a reward, and of truncated ones where these are masked.
+    Left out: tokens of the context, sampled tokens whose engine log-prob is missing or not finite or that nothing comes
+    before (counted), all tokens of sequences without a reward, and of truncated ones where these are masked.
     """
 
     sequence: Tensor
@@ -73,12 +77,26 @@ class TrainBatch:
     sequences: tuple[SampledSequence, ...]
     """In order of (group, index)."""
     mask_truncated: bool = False
-    """Train on no token of a truncated sequence. Its reward still counts in its group."""
+    """Train on no token of a truncated episode. Its reward still counts in its group."""
 
     @cached_property
     def masked(self) -> int:
-        """Rewarded sequences that are left out as truncated."""
-        return sum(s.reward is not None and s.truncated for s in self.sequences) if self.mask_truncated else 0
+        """Rewarded episodes that are left out as truncated."""
+        return sum(s.reward is not None and s.truncated for s in self.firsts) if self.mask_truncated else 0
+
+    @cached_property
+    def episodes(self) -> tuple[int, ...]:
+        """Of every sequence, the number of its episode within the batch: from 0, in order of their first sequences."""
+        numbers: dict[tuple[int, int], int] = {}
+        return tuple(numbers.setdefault((s.group, s.episode), len(numbers)) for s in self.sequences)
+
+    @cached_property
+    def firsts(self) -> tuple[SampledSequence, ...]:
+        """The first sequence of every episode."""
+        found: dict[int, SampledSequence] = {}
+        for number, sequence in zip(self.episodes, self.sequences, strict=True):
+            found.setdefault(number, sequence)
+        return tuple(found.values())
 
     @cached_property
     def groups(self) -> int:
@@ -92,10 +110,11 @@ class TrainBatch:
             if sequence.reward is None:
                 continue
             known = (sequence.mask & sequence.rollout.isfinite()).nonzero().squeeze(1)
+            position = known + sequence.prompt_tokens
+            known, position = known[position > 0], position[position > 0]
             untrainable += int(sequence.mask.sum()) - known.numel()
             if self.mask_truncated and sequence.truncated:
                 continue
-            position = known + sequence.prompt_tokens
             owner = torch.full_like(position, number)
             columns.append((owner, position, sequence.ids[position], sequence.rollout[known]))
         empty = torch.empty(0, dtype=torch.int64)

@@ -8,7 +8,7 @@ micro-batches, so the sum of the micro-batches' losses and gradients is exactly 
 import torch
 from torch import Tensor
 
-from ...schemas.config import LossAggregation
+from ...schemas.config import BatchAggMode, LossAggregation
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are cut here before `exp`: e^20 is far outside every clip range, and e^89 is infinite in float32."""
@@ -28,15 +28,29 @@ def k3(new: Tensor, reference: Tensor) -> Tensor:
     return gap.exp() - 1 - gap
 
 
-def aggregation_units(sequences: Tensor, mode: LossAggregation) -> int:
-    """What the loss is a mean over: trained tokens, or sequences with at least one trained token. `sequences` tells
-    for every token whose it is. Several ranks add their units before `aggregation_weights` uses the total."""
-    return sequences.numel() if mode is LossAggregation.TOKEN_MEAN else int(sequences.unique().numel())
+def sequence_shares(sequences: Tensor, episodes: Tensor, mode: BatchAggMode) -> Tensor:
+    """Of every trained token: what its sequence counts for in a mean over sequences. `sequences` tells for every token
+    whose it is, `episodes` for every sequence of which episode it is one."""
+    if mode is BatchAggMode.TRAJECTORY:
+        return torch.ones(sequences.shape, device=sequences.device)
+    trained, owner = sequences.unique(return_inverse=True)
+    _, attempt, together = episodes[trained].unique(return_inverse=True, return_counts=True)
+    return (1.0 / together)[attempt][owner]
 
 
-def aggregation_weights(sequences: Tensor, mode: LossAggregation, units: int) -> Tensor:
+def aggregation_units(sequences: Tensor, shares: Tensor, mode: LossAggregation) -> float:
+    """What the loss is a mean over: trained tokens, or sequences with at least one trained token, each counted as its
+    share says. Several ranks add their units before `aggregation_weights` uses the total."""
+    if mode is LossAggregation.TOKEN_MEAN:
+        return float(shares.sum(dtype=torch.float64))
+    trained, owner = sequences.unique(return_inverse=True)
+    of_sequences = torch.zeros(trained.shape, dtype=torch.float64, device=shares.device)
+    return float(of_sequences.scatter_(0, owner, shares.double()).sum())
+
+
+def aggregation_weights(sequences: Tensor, shares: Tensor, mode: LossAggregation, units: float) -> Tensor:
     """Factor of every token's loss; `units` is the mini-batch's total of `aggregation_units`."""
     if mode is not LossAggregation.SEQ_MEAN_TOKEN_MEAN:
-        return torch.full(sequences.shape, 1.0 / units, device=sequences.device)
+        return shares / units
     _, owner, tokens = sequences.unique(return_inverse=True, return_counts=True)
-    return (1.0 / (units * tokens))[owner]
+    return shares / (units * tokens)[owner]

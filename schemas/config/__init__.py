@@ -1,6 +1,7 @@
 """Configuration of a run: frozen pydantic sections with the meaning under each field."""
 
 from .actor import ActorSection, LossAggregation, LossMode, Optim, Precision
+from .agentic import BatchAggMode
 from .algorithm import AdvantageEstimator, AlgorithmSection, FilterGroups, RolloutCorrection, RolloutCorrectionLevel
 from .base import Section
 from .data import DataSection
@@ -16,6 +17,7 @@ __all__ = [
     "ActorSection",
     "AdvantageEstimator",
     "AlgorithmSection",
+    "BatchAggMode",
     "ContinueScope",
     "DataSection",
     "FilterGroups",

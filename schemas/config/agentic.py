@@ -28,6 +28,15 @@ class ThinkingTemplate(StrEnum):
     """Such a template is refused when it is opened."""
 
 
+class BatchAggMode(StrEnum):
+    """What one of several training sequences of an episode weighs in the loss."""
+
+    TRAJECTORY = "trajectory"
+    """Every training sequence weighs the same in the loss."""
+    REQUEST = "request"
+    """The training sequences of one episode share the weight of one."""
+
+
 class AgenticSection(Section):
     agent_loop: AgentLoop = AgentLoop.GENERATE_ONLY
     """`generate_only`: the policy answers each prompt once. `session`: an agent from outside, `agent` or
@@ -54,6 +63,7 @@ class AgenticSection(Section):
     """vLLM's name of the parser that finds tool calls in what the model says, such as `hermes`; null: it calls none."""
     reasoning_parser: str | None = None
     """vLLM's name of the parser that tells reasoning from the answer; null: all of it is the answer."""
+    batch_agg_mode: BatchAggMode = BatchAggMode.TRAJECTORY
     session_idle_timeout_s: float = Field(default=1800, gt=0)
     """A session without a turn for so long is closed: its agent has gone. The whole session has
     `psrl.group_timeout_s`."""

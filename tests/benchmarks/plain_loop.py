@@ -107,6 +107,7 @@ class Loop:
         )
         return SampledSequence(
             group=place,
+            episode=member,
             prompt_tokens=len(prompt_ids),
             ids=torch.tensor([*prompt_ids, *ids]),
             rollout=torch.tensor(logprobs),

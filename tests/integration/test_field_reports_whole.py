@@ -107,7 +107,7 @@ async def test_the_ids_that_are_trained_on_are_those_that_were_sampled(
     async with open_stack(instances=1) as small:
         assert (await small.run(small.config(trainer={"total_training_steps": 1}))).phase is RunPhase.DONE
         engine = sync_store(small.stack.postgres_url)
-        batch = read_batch(engine, small.run_id, 0)
+        batch = read_batch(engine, small.run_id, 2, 0)
         engine.dispose()
         async with store.connect() as connection:
             of_group = text("select prompt_ids from groups where run_id = :run order by group_id limit 1")

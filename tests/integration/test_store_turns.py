@@ -94,7 +94,7 @@ async def read(store: AsyncEngine, postgres_url: str) -> SampledSequence:
         await connection.execute(update(Trajectory).values(status="scored", reward=1.0))
     engine = sync_store(postgres_url)
     try:
-        (sequence,) = read_batch(engine, RUN, 0).sequences
+        (sequence,) = read_batch(engine, RUN, 1, 0).sequences
     finally:
         engine.dispose()
     return sequence

@@ -274,7 +274,7 @@ def test_an_unknown_run_and_a_missing_batch_are_named(lab: Lab) -> None:
 
 def test_a_batch_is_read_as_it_was_sampled(lab: Lab) -> None:
     lab.fill()
-    read, made = read_batch(lab.engine, RUN, 2), synthetic_batch(4, 4, seed=2, missing_share=0.05)
+    read, made = read_batch(lab.engine, RUN, 4, 2), synthetic_batch(4, 4, seed=2, missing_share=0.05)
     assert len(read.sequences) == len(made.sequences)
     for one, other in zip(read.sequences, made.sequences, strict=True):
         assert (one.group, one.prompt_tokens, one.reward) == (other.group, other.prompt_tokens, other.reward)
@@ -303,7 +303,7 @@ def test_a_response_that_was_cut_by_its_length_is_masked_where_the_run_asks_for_
     with engine.begin() as connection:
         connection.execute(update(Segment).where(Segment.index == 1, Segment.end.is_not(None)).values(end="length"))
     stats = lab.life().log_probs(RUN, 0)
-    batch = read_batch(lab.engine, RUN, 0)
+    batch = read_batch(lab.engine, RUN, 4, 0)
     assert [s.truncated for s in batch.sequences[:4]] == [False, True, False, False]
     assert (stats.masked_trajectories, stats.tokens) == (4, len(dataclasses.replace(batch, mask_truncated=True).tokens))
     assert stats.tokens < len(batch.tokens)

@@ -25,7 +25,6 @@ class Said:
     environment: Sequence[int] = ()
     policy: Sequence[int] = ()
     end: str | None = "stop"
-    version: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,12 @@ def put_episode(
     branches: Sequence[Branch],
     *,
     outcome: EpisodeOutcome | None = FINISHED,
-    run: str = RUN,
+    version: int = 0,
 ) -> None:
     """The first branch first. Each sampled turn has two segments where it is long enough."""
     first = branches[0].index
     for branch in branches:
-        key = {"run_id": run, "group_id": group, "index": branch.index}
+        key = {"run_id": RUN, "group_id": group, "index": branch.index}
         ended = bool(branch.turns) and branch.turns[-1].end is not None
         row: dict[str, Any] = {"status": "finished" if ended else "pending", "fence": 1}
         row |= {"tokens": sum(len(turn.policy) for turn in branch.turns)}
@@ -68,17 +67,17 @@ def put_episode(
         made = insert(Trajectory).values({**key, **row})
         connection.execute(made.on_conflict_do_update(index_elements=place, set_=row))
         for number, turn in enumerate(branch.turns):
-            _put_turn(connection, {**key, "turn": number}, turn)
+            _put_turn(connection, {**key, "turn": number}, turn, version)
 
 
 async def add_episode(
-    store: AsyncEngine, group: str, *branches: Branch, outcome: EpisodeOutcome | None = FINISHED
+    store: AsyncEngine, group: str, *branches: Branch, outcome: EpisodeOutcome | None = FINISHED, version: int = 0
 ) -> None:
     async with store.begin() as connection:
-        await connection.run_sync(put_episode, group, branches, outcome=outcome)
+        await connection.run_sync(put_episode, group, branches, outcome=outcome, version=version)
 
 
-def _put_turn(connection: Connection, key: dict[str, Any], turn: Said) -> None:
+def _put_turn(connection: Connection, key: dict[str, Any], turn: Said, version: int) -> None:
     now = datetime.now(UTC)
     times = {"started_at": now, "finished_at": now}
     row = {**key, "tokens": len(turn.policy), "end": turn.end, "started_at": now}
@@ -89,7 +88,7 @@ def _put_turn(connection: Connection, key: dict[str, Any], turn: Said) -> None:
         given = {**key, "seq": 0, "kind": "environment", "fence": 0, "tokens": len(turn.environment), **times}
         connection.execute(insert(Segment).values({**given, "token_ids": encode_ids(turn.environment)}))
     for seq, part in enumerate(parts, start=1 if turn.environment else 0):
-        row = {**key, "seq": seq, "fence": 1, "version": turn.version, "instance": "rollout-0", "tokens": len(part)}
+        row = {**key, "seq": seq, "fence": 1, "version": version, "instance": "rollout-0", "tokens": len(part)}
         row |= {"token_ids": encode_ids(part), "logprobs": encode_logprobs([logprob_of(token) for token in part])}
         row |= {"kv_kept": True if part is not parts[0] else None, "end": turn.end if part is parts[-1] else None}
         connection.execute(insert(Segment).values({**row, **times}))

@@ -54,7 +54,7 @@ def synthetic_batch(
     sequences = []
     for group in range(groups):
         prompt = [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, max_prompt))]
-        for _ in range(members):
+        for member in range(members):
             response = [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, max_response))]
             rollout = [math.nan if rng.random() < missing_share else -5 * rng.random() for _ in response]
             sampled = [not environment_share or rng.random() >= environment_share for _ in response]
@@ -62,6 +62,7 @@ def synthetic_batch(
             sequences.append(
                 SampledSequence(
                     group,
+                    member,
                     len(prompt),
                     torch.tensor(prompt + response),
                     torch.tensor(rollout),

@@ -98,7 +98,7 @@ def test_a_log_prob_that_the_engine_did_not_give_has_ratio_one_and_is_counted() 
     assert weights[1] == 1.0
     torch.testing.assert_close(weights[[0, 2]], torch.tensor([math.exp(-0.1), math.exp(0.2)]))
     versions, sampled = torch.zeros(3, dtype=torch.int32), torch.ones(3, dtype=torch.bool)
-    sequence = SampledSequence(0, 1, torch.arange(4), rollout, 1.0, versions, sampled)
+    sequence = SampledSequence(0, 0, 1, torch.arange(4), rollout, 1.0, versions, sampled)
     tokens = TrainBatch((sequence,)).tokens
     assert (tokens.untrainable, tokens.position.tolist()) == (1, [1, 3])
 

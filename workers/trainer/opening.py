@@ -26,6 +26,7 @@ def _open(stack: Stack, store: Engine, backends: Backends, run_id: RunId, admitt
     config = admitted.config
     publisher = Publisher(store, stack.weights_dir, run_id, config)
     checkpoints = Checkpoints(StoredCheckpointRows(store, run_id), stack.checkpoints_dir, run_id, admitted)
-    backend = backends[config.model_engine](BackendRun(run_id, config, partial(read_batch, store, run_id), publisher))
+    reading = partial(read_batch, store, run_id, config.psrl.offered_trajectories)
+    backend = backends[config.model_engine](BackendRun(run_id, config, reading, publisher))
     recovery = Recovery(run_id, backend, checkpoints, publisher)
     return OpenRun(run_id, admitted, backend, recovery, checkpoints, publisher)

@@ -11,7 +11,7 @@ from ...activities.training.algorithms.algorithm import Algorithm, Tokens
 from ...activities.training.algorithms.registry import algorithm_of
 from ...activities.training.batch import TrainBatch
 from ...activities.training.logprobs import entropies, log_prob_gap, micro_batch_logits, target_log_probs
-from ...activities.training.loss import aggregation_units, aggregation_weights, importance_weights
+from ...activities.training.loss import aggregation_units, aggregation_weights, importance_weights, sequence_shares
 from ...activities.training.packing import BatchPlan, MicroBatch, MiniBatch, plan_batch
 from ...activities.training.schedule import learning_rate
 from ...schemas.config import RunConfig
@@ -81,9 +81,9 @@ def old_log_probs(state: TrainerState, batch: TrainBatch, reference: Any) -> Old
 
 
 def advantages(config: RunConfig, batch: TrainBatch) -> Advantages:
-    """Of every sequence."""
-    rewards = [sequence.reward for sequence in batch.sequences]
-    groups = [sequence.group for sequence in batch.sequences]
+    """Of every episode, given to all its sequences."""
+    rewards = [first.reward for first in batch.firsts]
+    groups = [first.group for first in batch.firsts]
     values = algorithm_of(config).advantages(rewards, groups)
     known = torch.tensor([value for value in values if value is not None], dtype=torch.float64)
     stats = AdvantageStats(
@@ -91,7 +91,8 @@ def advantages(config: RunConfig, batch: TrainBatch) -> Advantages:
         std=float(known.std()) if len(known) > 1 else 0.0,
         zero_share=float((known == 0).double().mean()) if len(known) else 0.0,
     )
-    return Advantages(torch.tensor([value or 0.0 for value in values], dtype=torch.float32), stats)
+    of_sequences = [values[episode] or 0.0 for episode in batch.episodes]
+    return Advantages(torch.tensor(of_sequences, dtype=torch.float32), stats)
 
 
 def update(state: TrainerState, batch: TrainBatch, log_probs: OldLogProbs, of: Advantages, world: World) -> UpdateStats:
@@ -106,7 +107,7 @@ def update(state: TrainerState, batch: TrainBatch, log_probs: OldLogProbs, of: A
     losses: list[Tensor] = []
     norms: list[Tensor] = []
     sums = Sums(*torch.zeros(5, device=state.device))
-    trained = 0
+    trained = 0.0
     for _ in range(state.config.actor.ppo_epochs):
         for mini in log_probs.plan.mini_batches:
             tokens = world.total(mini.tokens.numel())
@@ -118,7 +119,7 @@ def update(state: TrainerState, batch: TrainBatch, log_probs: OldLogProbs, of: A
             sums = Sums(*(total + part for total, part in zip(sums, mini_sums, strict=True)))
             trained += tokens
     state.version += 1
-    steps, tokens = max(len(losses), 1), max(trained, 1)
+    steps, tokens = max(len(losses), 1), max(trained, 1.0)
     return UpdateStats(
         loss=float(sums.loss) / steps,
         grad_norm=float(sum(norms)) / steps,
@@ -137,6 +138,8 @@ class Columns(NamedTuple):
     """Per trainable token of the batch, on the model's device."""
 
     sequence: Tensor
+    share: Tensor
+    """Of its sequence in means over sequences."""
     advantage: Tensor
     old: Tensor
     reference: Tensor | None
@@ -158,8 +161,10 @@ def _columns(state: TrainerState, batch: TrainBatch, log_probs: OldLogProbs, of:
         rollout = batch.tokens.rollout.to(state.device)
         importance = importance_weights(log_probs.old, rollout, correction.rollout_is_threshold)
     sequence = batch.tokens.sequence
-    advantage = of.of_sequences[sequence].to(state.device)
-    return Columns(sequence.to(state.device), advantage, log_probs.old, log_probs.reference, importance)
+    share = sequence_shares(sequence, torch.tensor(batch.episodes), state.config.psrl.agentic_rl.batch_agg_mode)
+    advantage = of.of_sequences[sequence]
+    sequence, share, advantage = (column.to(state.device) for column in (sequence, share, advantage))
+    return Columns(sequence, share, advantage, log_probs.old, log_probs.reference, importance)
 
 
 def _optimizer_step(
@@ -167,10 +172,10 @@ def _optimizer_step(
 ) -> tuple[Sums, Tensor]:
     """Accumulates gradients over the micro-batches, then steps. Also returns the gradient norm before clipping."""
     mode = state.config.actor.loss_agg_mode
-    owners = columns.sequence[mini.tokens]
+    owners, shares = columns.sequence[mini.tokens], columns.share[mini.tokens]
     weights = torch.zeros_like(columns.old)
-    units = world.total(aggregation_units(owners, mode))
-    weights[mini.tokens] = aggregation_weights(owners, mode, units)
+    units = world.total(aggregation_units(owners, shares, mode))
+    weights[mini.tokens] = aggregation_weights(owners, shares, mode, units)
     state.optimizer.zero_grad(set_to_none=True)
     sums = Sums(*torch.zeros(5, device=state.device))
     for micro in mini.micro_batches:

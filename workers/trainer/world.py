@@ -30,6 +30,6 @@ class World:
             torch.distributed.all_reduce(tensor)
         return tensor
 
-    def total(self, count: int) -> int:
+    def total(self, count: float) -> float:
         """Sum of a count over all ranks."""
-        return int(self.sum(torch.tensor(count))) if self.size > 1 else count
+        return float(self.sum(torch.tensor(count, dtype=torch.float64))) if self.size > 1 else count

@@ -76,7 +76,7 @@ class Algorithm:
         return frozenset({Need.REFERENCE} if self.config.actor.use_kl_loss else ())
 
     def advantages(self, rewards: Sequence[float | None], groups: Sequence[int]) -> list[float | None]:
-        """One per trajectory, in order."""
+        """One per episode, in order."""
         return self.estimator(rewards, groups, self.config.algorithm)
 
     def token_loss(self, tokens: Tokens) -> TokenLoss:

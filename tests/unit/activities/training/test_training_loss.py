@@ -255,7 +255,8 @@ def test_the_token_form_of_a_sequence_ratio_has_the_gradient_of_the_sequence_obj
     new = torch.tensor([0.1, -0.2, 0.15, 0.05], dtype=torch.float64, requires_grad=True)
     tokens = loss_tokens(new, advantage.tolist(), owners.tolist())
     mode = LossAggregation.SEQ_MEAN_TOKEN_MEAN
-    weights = aggregation_weights(owners, mode, aggregation_units(owners, mode))
+    shares = torch.ones(4)
+    weights = aggregation_weights(owners, shares, mode, aggregation_units(owners, shares, mode))
     (found,) = torch.autograd.grad((weights * gspo.policy_loss(tokens, ActorSection()).loss).sum(), new)
     ratios = torch.stack([new[:3].mean().exp(), new[3:].mean().exp()])
     sequences = torch.tensor([0.5, -1.0])
@@ -320,8 +321,9 @@ def test_aggregation_weights_sum_to_what_each_mode_means() -> None:
         LossAggregation.SEQ_MEAN_TOKEN_MEAN: [1 / 6, 1 / 6, 1 / 6, 1 / 2],
         LossAggregation.SEQ_MEAN_TOKEN_SUM: [1 / 2] * 4,
     }
+    shares = torch.ones(4)
     for mode, weights in expected.items():
-        found = aggregation_weights(owners, mode, aggregation_units(owners, mode))
+        found = aggregation_weights(owners, shares, mode, aggregation_units(owners, shares, mode))
         torch.testing.assert_close(found, torch.tensor(weights))
 
 

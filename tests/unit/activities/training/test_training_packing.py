@@ -56,7 +56,7 @@ def test_packed_log_probs_are_those_of_each_sequence_alone(
 
 def sequence(prompt: int, ids: torch.Tensor, rollout: torch.Tensor, reward: float | None) -> SampledSequence:
     versions, mask = torch.zeros(len(rollout), dtype=torch.int32), torch.ones(len(rollout), dtype=torch.bool)
-    return SampledSequence(0, prompt, ids, rollout, reward, versions, mask)
+    return SampledSequence(0, 0, prompt, ids, rollout, reward, versions, mask)
 
 
 def test_missing_log_probs_and_rewards_leave_their_tokens_out_and_are_counted() -> None:
@@ -80,17 +80,17 @@ def test_the_environments_tokens_are_neither_trained_on_nor_counted_as_missing()
     rollout = torch.tensor([-0.1, math.nan, math.nan, -0.4])
     mask = torch.tensor([True, True, False, True])
     versions = torch.zeros(4, dtype=torch.int32)
-    tokens = TrainBatch((SampledSequence(0, 1, torch.arange(5), rollout, 1.0, versions, mask),)).tokens
+    tokens = TrainBatch((SampledSequence(0, 0, 1, torch.arange(5), rollout, 1.0, versions, mask),)).tokens
     assert (tokens.position.tolist(), tokens.untrainable) == ([1, 4], 1)
     known = torch.full((4,), -0.1)
-    tokens = TrainBatch((SampledSequence(0, 1, torch.arange(5), known, 1.0, versions, mask),)).tokens
+    tokens = TrainBatch((SampledSequence(0, 0, 1, torch.arange(5), known, 1.0, versions, mask),)).tokens
     assert tokens.position.tolist() == [1, 2, 4], "a log-prob does not make a token the policy's"
 
 
 def test_columns_of_different_lengths_are_refused_by_name() -> None:
     versions, mask = torch.zeros(3, dtype=torch.int32), torch.ones(2, dtype=torch.bool)
     with pytest.raises(InvariantViolated, match=r"L5: .* has 3 ids, 3 log-probs, 3 versions, 2 mask"):
-        SampledSequence(0, 2, torch.arange(5), torch.zeros(3), 1.0, versions, mask)
+        SampledSequence(0, 0, 2, torch.arange(5), torch.zeros(3), 1.0, versions, mask)
 
 
 def test_a_sequence_without_trainable_token_costs_nothing() -> None:

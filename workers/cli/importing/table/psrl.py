@@ -65,12 +65,7 @@ ROWS = (
         "multi_traj",
         off_means="a trajectory has one turn",
     ),
-    not_supported(
-        "psrl.agentic_rl.batch_agg_mode",
-        "sessions of several turns",
-        "trajectory",
-        off_means="a trajectory has one turn",
-    ),
+    same("psrl.agentic_rl.batch_agg_mode"),
     *not_needed("engines always give the log-probs of what they sample", "psrl.log_prob.*"),
     *part(RDMA, "weights over RDMA", "psrl.nixl.*"),
     *not_needed("every engine maps the same files of a version", "psrl.broadcast_init.*"),
