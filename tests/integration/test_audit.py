@@ -127,6 +127,12 @@ DAMAGES = {
         "a group was only partly trained on",
         ("000000 with 1 trajectories of 2",),
     ),
+    "an episode in part": Damage(
+        "L2",
+        "DELETE FROM batch_members WHERE group_id = '000005' AND index = 2",
+        "an episode was only partly trained on",
+        ("000005/2",),
+    ),
     "trained on validation": Damage(
         "L2",
         "UPDATE groups SET purpose = 'validation' WHERE group_id = '000006'",
@@ -277,6 +283,18 @@ DAMAGES = {
         "a turn is longer than data.max_response_length",
         ("000004/0 turn 0 has 7 tokens of 6",),
     ),
+    "a branch that left a turn that is not there": Damage(
+        "L5",
+        "UPDATE trajectories SET forked_turn = 1 WHERE group_id = '000005' AND index = 2",
+        "a branch left a turn that has no end, or another episode",
+        ("000005/2 left 0 after turn 1",),
+    ),
+    "a branch that left another episode": Damage(
+        "L5",
+        "UPDATE trajectories SET forked_index = 1 WHERE group_id = '000005' AND index = 2",
+        "a branch left a turn that has no end, or another episode",
+        ("000005/2 left 1 after turn 0",),
+    ),
     "a hole in a turn": Damage(
         "L6",
         "UPDATE segments SET seq = 5 WHERE group_id = '000004' AND index = 0 AND seq = 1",
@@ -332,6 +350,12 @@ DAMAGES = {
         "UPDATE turns SET \"end\" = NULL WHERE group_id = '000004' AND index = 0",
         "a trajectory continued or finished before a turn had ended",
         ("000004/0 is scored, turn 0 has no end",),
+    ),
+    "cut, though nobody had ended it": Damage(
+        "L8",
+        "UPDATE trajectories SET outcome = NULL WHERE group_id = '000005'",
+        "a trajectory continued or finished before a turn had ended",
+        ("000005/2 is scored, turn 1 has no end",),
     ),
     "a turn that followed too early": Damage(
         "L8",
@@ -418,6 +442,12 @@ DAMAGES = {
         "a failed reward does not say why",
         ("000003/1",),
     ),
+    "a branch with a reward of its own": Damage(
+        "L10",
+        "UPDATE trajectories SET reward = 0.25 WHERE group_id = '000005' AND index = 2",
+        "branches of one episode have different scores",
+        ("000005/2 is scored with reward 0.25, 0 is scored with 0.5",),
+    ),
     "a missing log-prob that was not counted": Damage(
         "L10",
         "UPDATE segments SET logprobs = overlay(logprobs placing '\\x0000c07f' from 1)"
@@ -465,15 +495,15 @@ def test_a_run_that_kept_its_promises_is_clean_and_every_line_says_what_was_look
     result = psrl(stack, "audit", RUN)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        "L1  bound: 12 trained trajectories, 1 buffers after their tag at most, 1 allowed (eta), 37 segments, "
+        "L1  bound: 13 trained trajectories, 1 buffers after their tag at most, 1 allowed (eta), 41 segments, "
         "4 versions in them ... ok",
-        "L2  once: 6 groups, 12 trajectories, 3 batches, 2 aborted, 1 dropped, 1 failed, 1 filtered, 1 live, "
+        "L2  once: 6 groups, 13 trajectories, 3 batches, 2 aborted, 1 dropped, 1 failed, 1 filtered, 1 live, "
         "1 data positions waiting to be redrawn ... ok",
-        "L5  tokens: 37 segments, 90 sampled tokens, 6 environment tokens, 25 trajectories ... ok",
-        "L6  prefix: 23 turns, 12 of several segments, 12 moved ... ok",
-        "L8  one answer per turn: 23 turns, 21 ended, 12 by several attempts, 2 late results refused ... ok",
+        "L5  tokens: 41 segments, 95 sampled tokens, 9 environment tokens, 26 trajectories, 1 forks ... ok",
+        "L6  prefix: 25 turns, 12 of several segments, 12 moved ... ok",
+        "L8  one answer per turn: 25 turns, 22 ended, 12 by several attempts, 2 late results refused ... ok",
         "L9  versions are immutable: 4 versions published, 4 kept on disk and checked ... ok",
-        "L10 a failure is not a zero: 17 trajectories scored, 2 failed, 0 trained tokens without a log-prob ... ok",
+        "L10 a failure is not a zero: 18 trajectories scored, 2 failed, 0 trained tokens without a log-prob ... ok",
         "run kept (running): every promise holds",
     ]
 
@@ -493,9 +523,9 @@ def test_a_broken_promise_names_ten_ids_and_the_total(stack: Stack, engine: Engi
     result = psrl(stack, "audit", RUN)
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
-    at = lines.index("    a scored trajectory has no finite reward, 11 in total:")
+    at = lines.index("    a scored trajectory has no finite reward, 12 in total:")
     assert lines[at + 1] == "      000004/0 has reward none"
-    assert lines[at + 11] == "      and 1 more"
+    assert lines[at + 11] == "      and 2 more"
     assert lines[-1] == "run kept (running): BROKEN: L10"
 
 

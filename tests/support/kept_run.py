@@ -2,7 +2,8 @@
 
 eta 1, batches of 2 groups of 2 trajectories, 3 steps trained of 5, 20 prompts. One group has failed, one was filtered,
 one was dropped, two were cut short by a stop of which one is drawn again, and one is being generated. Two trajectories,
-a trained one among them, have a second turn, which answers their environment.
+a trained one among them, have a second turn, which answers their environment. One trained episode has two branches: the
+second left the first after its turn, and was cut in its own second turn.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from psrl.activities.weights.transports import open_transport
 from psrl.activities.weights.versions import publish_version
 from psrl.schemas.config import PsMode
 from psrl.schemas.ids import RunId, Version, training_group, validation_group
+from psrl.schemas.messages.episodes import EpisodeOutcome, TerminateReason
 from psrl.schemas.messages.training import LogProbStats
 from psrl.schemas.tables import Batch, BatchMember, Group, Run, Segment, StepMetric, Trajectory, Turn
 from psrl.schemas.weights import WeightProbe
@@ -48,6 +50,7 @@ def make_kept_run(engine: Engine, weights: Path) -> None:
             _add_batch(connection, buffer, members)
         _add_turn(connection, training_group(2), 1, [(1, 1)], turn=1, environment=2)
         _lengthen(connection, training_group(2), 1, 1)
+        _add_branch(connection, training_group(5), tag=1, buffer=2)
         for number, status in LEFT.items():
             _add_group(connection, training_group(number), number, 2, status)
         _add_failed(connection, training_group(3))
@@ -131,6 +134,18 @@ def _add_trajectories(
 def _add_trajectory(connection: Connection, group: str, index: int, status: str, tokens: int, **values: Any) -> None:
     row = {"run_id": RUN, "group_id": group, "index": index, "status": status, "tokens": tokens}
     connection.execute(insert(Trajectory), {**row, "fence": 9, **values})
+
+
+def _add_branch(connection: Connection, group: str, tag: int, buffer: int) -> None:
+    """Of episode 0, which an outside agent has played."""
+    first = (Trajectory.run_id == RUN, Trajectory.group_id == group, Trajectory.index == 0)
+    ended = EpisodeOutcome(ended=TerminateReason.FINISHED).model_dump(mode="json")
+    connection.execute(update(Trajectory).where(*first).values(outcome=ended))
+    _add_trajectory(connection, group, 2, "scored", 5, reward=0.5, forked_index=0, forked_turn=0)
+    _add_turn(connection, group, 2, [(buffer, 4)], environment=2)
+    _add_turn(connection, group, 2, [(buffer, 1)], turn=1, environment=1, ended=False)
+    row = {"run_id": RUN, "group_id": group, "index": 2, "buffer": buffer, "version_tag": tag, "staleness": 1}
+    connection.execute(insert(BatchMember), row)
 
 
 def _lengthen(connection: Connection, group: str, index: int, tokens: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select, text
 
+from ...schemas.config import PsrlSection, RolloutSection
 from ...schemas.errors import RunUnknown, nearest
 from ...schemas.ids import RunId
 from ...schemas.messages.run import RunPhase
@@ -72,11 +73,13 @@ def _open(connection: Connection, run_id: RunId) -> AuditedRun:
         raise RunUnknown(
             f"no run {run_id!r} in the store{nearest(run_id, known)}; known: {', '.join(known) or 'none yet'}"
         )
-    psrl: dict[str, Any] = row.config["psrl"]
-    limits = {
-        "eta": psrl["staleness"],
-        "members": psrl["rollout_n"],
-        "batch_groups": psrl["staleness_buffer_entries"],
+    psrl = PsrlSection.model_validate(row.config["psrl"])
+    limits: dict[str, Any] = {
+        "eta": psrl.staleness,
+        "members": psrl.rollout_n,
+        "offered": psrl.offered_trajectories,
+        "validated": RolloutSection.model_validate(row.config.get("rollout", {})).val.n,
+        "batch_groups": psrl.staleness_buffer_entries,
         "budget": row.config["data"]["max_response_length"],
         "prompts": row.prompts,
         "first_epoch": row.first_epoch,

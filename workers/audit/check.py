@@ -6,7 +6,16 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
+from ...activities.store.literals import listed
 from ...schemas.ids import RunId
+from ...schemas.messages.data import Purpose
+
+EPISODES = f"""
+    SELECT group_id, CASE purpose WHEN {listed(Purpose.TRAIN)} THEN :offered
+                                  WHEN {listed(Purpose.VALIDATION)} THEN :validated ELSE 1 END AS episodes
+    FROM groups WHERE run_id = :run
+"""
+"""How many episodes each group has: branch k of episode e has index e + k * episodes."""
 
 SHOWN = 10
 """Ids named per finding; the total is always told."""

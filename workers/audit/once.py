@@ -1,4 +1,5 @@
-"""L2: a trajectory is trained at most once; a prompt once per epoch, or its loss is counted and explained.
+"""L2: a trajectory is trained at most once, an episode with all its branches; a prompt once per epoch, or its loss is
+counted and explained.
 
 A place of the data may be drawn again after the end of a run had cut its group short. What is still open while the run
 continues, or waits to be drawn again when it is resumed, is counted and no fault.
@@ -37,8 +38,18 @@ TRAJECTORIES = (
     Rule(
         "a group was only partly trained on",
         """
-        SELECT concat(group_id, ' with ', count(DISTINCT index), ' trajectories of ', :members)
-        FROM batch_members WHERE run_id = :run GROUP BY group_id HAVING count(DISTINCT index) <> :members
+        SELECT concat(group_id, ' with ', count(DISTINCT index % :offered), ' trajectories of ', :members)
+        FROM batch_members WHERE run_id = :run GROUP BY group_id HAVING count(DISTINCT index % :offered) <> :members
+        """,
+    ),
+    Rule(
+        "an episode was only partly trained on",
+        """
+        SELECT concat(u.group_id, '/', u.index)
+        FROM (SELECT DISTINCT group_id, index FROM turns WHERE run_id = :run AND "end" IS NOT NULL) u
+        JOIN (SELECT DISTINCT group_id, index % :offered AS episode FROM batch_members WHERE run_id = :run) trained
+            ON trained.group_id = u.group_id AND trained.episode = u.index % :offered
+        WHERE (u.group_id, u.index) NOT IN (SELECT group_id, index FROM batch_members WHERE run_id = :run)
         """,
     ),
     Rule(

@@ -1,5 +1,5 @@
-"""L10: a failure is not a zero. A failed reward is stored as no number and says why; a token without a log-prob is
-left out of the training and counted."""
+"""L10: a failure is not a zero. A failed reward is stored as no number and says why; all branches of an episode have
+the same; a token without a log-prob is left out of the training and counted."""
 
 from collections import Counter
 
@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from ...activities.store.literals import listed
 from ...schemas.status import SegmentKind, TrajectoryStatus
-from .check import AuditedRun, Check, Finding, Rule, finding
+from .check import EPISODES, AuditedRun, Check, Finding, Rule, finding
 
 SCORED, FAILED, ABORTED = (
     listed(one) for one in (TrajectoryStatus.SCORED, TrajectoryStatus.FAILED, TrajectoryStatus.ABORTED)
@@ -45,6 +45,20 @@ RULES = (
         WHERE run_id = :run AND status = {FAILED} AND reward_error = ''
         """,
     ),
+    Rule(
+        "branches of one episode have different scores",
+        f"""
+        SELECT concat(t.group_id, '/', t.index, ' is ', t.status, ' with reward ', coalesce(t.reward::text, 'none'),
+                      ', ', first.index, ' is ', first.status, ' with ', coalesce(first.reward::text, 'none'))
+        FROM (SELECT * FROM trajectories WHERE run_id = :run) t JOIN ({EPISODES}) e USING (group_id)
+        JOIN (SELECT * FROM trajectories WHERE run_id = :run) first
+            ON first.group_id = t.group_id AND first.index = t.index % e.episodes
+        JOIN (SELECT DISTINCT group_id, index FROM turns WHERE run_id = :run AND "end" IS NOT NULL) u
+            ON u.group_id = t.group_id AND u.index = t.index
+        WHERE t.index >= e.episodes AND first.status IN ({SCORED}, {FAILED})
+            AND (t.status, t.reward) IS DISTINCT FROM (first.status, first.reward)
+        """,
+    ),
 )
 
 COUNTS = f"""
@@ -55,7 +69,8 @@ FROM trajectories WHERE run_id = :run
 
 TRAINED_LOGPROBS = f"""
 SELECT m.buffer, s.logprobs FROM segments s JOIN batch_members m USING (run_id, group_id, index)
-WHERE s.run_id = :run AND s.kind = {listed(SegmentKind.SAMPLED)}
+JOIN turns u USING (run_id, group_id, index, turn)
+WHERE s.run_id = :run AND s.kind = {listed(SegmentKind.SAMPLED)} AND u."end" IS NOT NULL
 """
 
 COUNTED = """

@@ -1,9 +1,10 @@
 """L5: as many log-probs as sampled ids, none for the environment's, and no token more or less than turn and trajectory
-count. L6: the stored prefix of a turn has neither a hole nor a segment that is stored twice."""
+count; a branch that left another rests on an answer that is there. L6: the stored prefix of a turn has neither a hole
+nor a segment that is stored twice."""
 
 from ...activities.store.literals import listed
 from ...schemas.status import SegmentKind
-from .check import AuditedRun, Check, Rule
+from .check import EPISODES, AuditedRun, Check, Rule
 
 SAMPLED, ENVIRONMENT = listed(SegmentKind.SAMPLED), listed(SegmentKind.ENVIRONMENT)
 
@@ -62,14 +63,28 @@ LENGTHS = (
         """
         SELECT concat(group_id, '/', index, ' turn ', turn, ' has ', tokens, ' tokens of ', :budget)
         FROM turns WHERE run_id = :run AND tokens > :budget
+            AND group_id NOT IN (SELECT group_id FROM sessions WHERE run_id = :run)
+        """,
+    ),
+    Rule(
+        "a branch left a turn that has no end, or another episode",
+        f"""
+        SELECT concat(t.group_id, '/', t.index, ' left ', t.forked_index, ' after turn ', t.forked_turn)
+        FROM (SELECT * FROM trajectories WHERE run_id = :run AND forked_index IS NOT NULL) t
+        JOIN ({EPISODES}) e USING (group_id)
+        LEFT JOIN (SELECT * FROM turns WHERE run_id = :run AND "end" IS NOT NULL) u
+            ON u.group_id = t.group_id AND u.index = t.forked_index AND u.turn = t.forked_turn
+        WHERE u.turn IS NULL OR t.forked_index % e.episodes <> t.index % e.episodes
         """,
     ),
 )
+"""An outside agent says itself how long an answer may be."""
 
 TOKENS = f"""
 SELECT count(*) AS "segments", sum(tokens) FILTER (WHERE kind = {SAMPLED}) AS "sampled tokens",
        sum(tokens) FILTER (WHERE kind = {ENVIRONMENT}) AS "environment tokens",
-       (SELECT count(*) FROM trajectories WHERE run_id = :run) AS "trajectories"
+       (SELECT count(*) FROM trajectories WHERE run_id = :run) AS "trajectories",
+       (SELECT count(forked_index) FROM trajectories WHERE run_id = :run) AS "forks"
 FROM segments WHERE run_id = :run
 """
 

@@ -2,11 +2,18 @@
 trajectory at that time."""
 
 from ...activities.store.literals import listed
-from ...schemas.status import TrajectoryStatus
-from .check import AuditedRun, Check, Rule
+from ...schemas.status import SegmentKind, TrajectoryStatus
+from .check import EPISODES, AuditedRun, Check, Rule
 
 ENDED = listed(TrajectoryStatus.FINISHED, TrajectoryStatus.SCORED, TrajectoryStatus.FAILED)
-"""Statuses of trajectories whose every turn is finished: a reward fails only after that."""
+"""Statuses of trajectories whose every turn is finished, but for the last of an episode that others played: its agent
+or its time may have ended before it."""
+
+OUTCOMES = f"""
+    SELECT t.group_id, t.index AS episode, e.episodes
+    FROM trajectories t JOIN ({EPISODES}) e USING (group_id) WHERE t.run_id = :run AND t.outcome IS NOT NULL
+"""
+"""Episodes that have come to an end of their own."""
 
 RULES = (
     Rule(
@@ -42,17 +49,19 @@ RULES = (
             SELECT group_id, index, turn, "end", turn = max(turn) OVER (PARTITION BY group_id, index) AS last
             FROM turns WHERE run_id = :run
         ) u USING (group_id, index)
-        WHERE t.run_id = :run AND u."end" IS NULL AND (t.status IN ({ENDED}) OR NOT u.last)
+        LEFT JOIN ({OUTCOMES}) o ON o.group_id = t.group_id AND o.episode = t.index % o.episodes
+        WHERE t.run_id = :run AND u."end" IS NULL
+            AND (t.status IN ({ENDED}) AND o.episode IS NULL OR NOT u.last)
         """,
     ),
     Rule(
         "a row of an abandoned attempt follows one of its successor",
-        """
+        f"""
         SELECT concat(group_id, '/', index, ' turn ', turn, ' segment ', seq, ' of attempt ', fence, ' after ', before)
         FROM (
             SELECT group_id, index, turn, seq, fence,
                    lag(fence) OVER (PARTITION BY group_id, index ORDER BY turn, seq) AS before
-            FROM segments WHERE run_id = :run
+            FROM segments WHERE run_id = :run AND kind = {listed(SegmentKind.SAMPLED)}
         ) ordered
         WHERE fence < before
         """,
