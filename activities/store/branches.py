@@ -1,7 +1,12 @@
-"""The branches of an episode: which turns the sequence of each is made of. Used by scoring, the trainer and the CLI."""
+"""The branches of an episode: which they are, and which turns the sequence of each is made of. Used by scoring, the
+trainer and whoever shows or audits a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from ...schemas.config import PsrlSection, RolloutSection
+from ...schemas.messages.data import Purpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +42,10 @@ def lineage(index: int, forks: Mapping[int, Fork | None]) -> list[Stretch]:
 def fork_of(index: int | None, turn: int | None) -> Fork | None:
     """From the columns of a trajectory."""
     return None if index is None or turn is None else Fork(index, turn)
+
+
+def episodes_of(config: Mapping[str, Any], purpose: str) -> int:
+    """N' of a run's groups, from its configuration as it is stored: branch k of episode e has index e + k * N'."""
+    if purpose == Purpose.TRAIN:
+        return PsrlSection.model_validate(config.get("psrl", {})).offered_trajectories
+    return RolloutSection.model_validate(config.get("rollout", {})).val.n if purpose == Purpose.VALIDATION else 1

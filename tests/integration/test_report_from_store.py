@@ -5,16 +5,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 from typer.testing import CliRunner, Result
 
+from psrl.activities.store.branches import Fork
 from psrl.activities.store.connections import sync_store
 from psrl.schemas.errors import RunUnknown
+from psrl.schemas.messages.episodes import EpisodeOutcome, TerminateReason
 from psrl.schemas.stack import Stack
+from psrl.schemas.tables import Trajectory
 from psrl.workers.cli import trajectory
 from psrl.workers.cli.commands import app
 from psrl.workers.report.rows import read_rows
 from psrl.workers.report.summary import summarize
+from tests.support.episodes import Branch, Said, put_episode
+from tests.support.runs import RUN
 from tests.support.steps import EPOCH, step_report
 from tests.support.store_rows import add_evaluation, add_run, add_step, add_trajectory
 
@@ -106,6 +111,46 @@ def test_a_trajectory_is_shown_with_its_segments_versions_text_and_reward(
         "turn 0 segment 1: v0 on rollout-1, 2 tokens, mean log-prob -0.500, 2.00 s, stop",
         "  'gh'",
     ]
+
+
+def test_a_conversation_is_shown_with_what_it_shares_and_where_others_left_it(
+    stack: Stack, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trajectory, "load_tokenizer", lambda path, trust: Letters())
+    add_run(engine, RUN)
+    add_trajectory(engine, RUN, "000000", [(0, 0, 3, [5])])
+    middle = Branch(1, [Said([8], [9]), Said([10], [11, 12])], Fork(0, 0))
+    last = Branch(2, [Said([13], [14], end=None)], Fork(1, 0))
+    outcome = EpisodeOutcome(ended=TerminateReason.FINISHED, reward=0.5, info={"steps": 3, "answer": "5"})
+    with engine.begin() as connection:
+        put_episode(connection, "000000", [middle, last], outcome=None)
+        first = update(Trajectory).where(Trajectory.index == 0)
+        connection.execute(first.values(outcome=outcome.model_dump(mode="json")))
+    result = psrl(stack, "trajectory", "show", RUN, "0", "1")
+    assert result.exit_code == 0, result.output
+    assert [line.replace("0.00 s", "3.00 s") for line in result.stdout.splitlines()] == [
+        "run-1/group/000000 trajectory 1: finished, reward none, tag v0, not trained on",
+        "prompt: 2+3=",
+        "ground truth: 5",
+        "one of the branches 0, 1, 2 of its episode",
+        "the episode ended as finished, which it says is worth 0.5",
+        "  steps 3, answer '5'",
+        "trajectory 0 turn 0 segment 0: v0 on rollout-0, 1 tokens, mean log-prob -0.500, 3.00 s, stop",
+        "  'f'",
+        "turn 0 segment 0: environment, 1 tokens",
+        "  'i'",
+        "turn 0 segment 1: v0 on rollout-0, 1 tokens, mean log-prob -0.141, 3.00 s, stop",
+        "  'j'",
+        "trajectory 2 leaves it here",
+        "turn 1 segment 0: environment, 1 tokens",
+        "  'k'",
+        "turn 1 segment 1: v0 on rollout-0, 1 tokens, mean log-prob -0.172, 3.00 s, to be continued",
+        "  'l'",
+        "turn 1 segment 2: v0 on rollout-0, 1 tokens, mean log-prob -0.188, 3.00 s, KV cache kept, stop",
+        "  'm'",
+    ]
+    shown = psrl(stack, "trajectory", "show", RUN, "0", "0").stdout.splitlines()
+    assert shown[-1] == "trajectory 1 leaves it here"
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ from typing import Any
 
 from sqlalchemy import Connection, select, text
 
-from ...schemas.config import PsrlSection, RolloutSection
+from ...activities.store.branches import episodes_of
+from ...schemas.config import PsrlSection
 from ...schemas.errors import RunUnknown, nearest
 from ...schemas.ids import RunId
+from ...schemas.messages.data import Purpose
 from ...schemas.messages.run import RunPhase
 from ...schemas.tables import Run
 from .bound import bound
@@ -77,8 +79,8 @@ def _open(connection: Connection, run_id: RunId) -> AuditedRun:
     limits: dict[str, Any] = {
         "eta": psrl.staleness,
         "members": psrl.rollout_n,
-        "offered": psrl.offered_trajectories,
-        "validated": RolloutSection.model_validate(row.config.get("rollout", {})).val.n,
+        "offered": episodes_of(row.config, Purpose.TRAIN),
+        "validated": episodes_of(row.config, Purpose.VALIDATION),
         "batch_groups": psrl.staleness_buffer_entries,
         "budget": row.config["data"]["max_response_length"],
         "prompts": row.prompts,

@@ -130,7 +130,7 @@ def trajectory_show(
     group: Annotated[str, typer.Argument(metavar="GROUP", help="For example 12 or 000012.")],
     index: Annotated[int, typer.Argument(metavar="INDEX", help="Within the group, from 0.")],
 ) -> None:
-    """Show one trajectory: its segments with their versions, the text, the reward."""
+    """Show one trajectory as a conversation: turns, segments with their versions, text, forks, the reward."""
     from ...activities.store.reach import opened
     from .trajectory import find, lines
 

@@ -1,14 +1,21 @@
-"""`psrl trajectory show`: one trajectory as people read it."""
+"""`psrl trajectory show`: one trajectory as people read it, a conversation where it is one.
+
+A branch that left another is shown whole: first what the two have in common, under the other's number. What leaves it
+is named where it does.
+"""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from ...activities.data.tokenizer import Tokenizer, load_tokenizer
+from ...activities.store.branches import Fork, episodes_of, fork_of, lineage
 from ...activities.store.codec import decode_ids, decode_logprobs
 from ...schemas.errors import RunUnknown, UserError
+from ...schemas.messages.episodes import EpisodeOutcome
 from ...schemas.tables import BatchMember, Group, Run, Segment, Trajectory
 
 
@@ -16,7 +23,11 @@ from ...schemas.tables import BatchMember, Group, Run, Segment, Trajectory
 class Shown:
     group: Group
     trajectory: Trajectory
+    branches: dict[int, Fork | None]
+    """Of its episode, itself included, with what each left."""
+    outcome: EpisodeOutcome | None
     segments: list[Segment]
+    """Those of what it left come first."""
     buffer: int | None
     """Where it was trained on."""
     tokenizer: Tokenizer
@@ -44,12 +55,31 @@ def _find(session: Session, run_id: str, group_id: str, index: int) -> Shown:
         of_group = select(Trajectory.index).where(Trajectory.run_id == run_id, Trajectory.group_id == wanted)
         indices = ", ".join(str(one) for one in sorted(session.scalars(of_group)))
         raise UserError(f"group {wanted} has no trajectory {index}; allowed: {indices or 'none'}")
-    where = (Segment.run_id == run_id, Segment.group_id == wanted, Segment.index == index)
-    segments = list(session.scalars(select(Segment).where(*where).order_by(Segment.turn, Segment.seq)))
+    episodes = episodes_of(run.config, group.purpose)
+    branches = _branches(session, group, index % episodes, episodes)
+    root = session.get(Trajectory, (run_id, wanted, index % episodes))
+    outcome = EpisodeOutcome.model_validate(root.outcome) if root is not None and root.outcome else None
     member = session.get(BatchMember, (run_id, wanted, index))
     model = run.config["model"]
     tokenizer = load_tokenizer(model["path"], bool(model.get("trust_remote_code", False)))
-    return Shown(group, trajectory, segments, member.buffer if member else None, tokenizer)
+    segments = list(_segments(session, group, index, branches))
+    return Shown(group, trajectory, branches, outcome, segments, member.buffer if member else None, tokenizer)
+
+
+def _branches(session: Session, group: Group, episode: int, episodes: int) -> dict[int, Fork | None]:
+    of_group = (Trajectory.run_id == group.run_id, Trajectory.group_id == group.group_id)
+    query = select(Trajectory.index, Trajectory.forked_index, Trajectory.forked_turn).where(*of_group)
+    found = session.execute(query.where(Trajectory.index % episodes == episode).order_by(Trajectory.index))
+    return {index: fork_of(left, turn) for index, left, turn in found}
+
+
+def _segments(session: Session, group: Group, index: int, branches: dict[int, Fork | None]) -> Iterator[Segment]:
+    of_group = (Segment.run_id == group.run_id, Segment.group_id == group.group_id)
+    for stretch in lineage(index, branches):
+        query = select(Segment).where(*of_group, Segment.index == stretch.index)
+        for segment in session.scalars(query.order_by(Segment.turn, Segment.seq)):
+            if stretch.holds(segment.turn):
+                yield segment
 
 
 def lines(shown: Shown) -> list[str]:
@@ -62,16 +92,44 @@ def lines(shown: Shown) -> list[str]:
         f"prompt: {group.prompt_text}",
         f"ground truth: {group.ground_truth}",
     ]
+    told += _episode(shown)
     if trajectory.reward_error:
         told.append(f"reward error: {trajectory.reward_error}")
     if trajectory.reward_metrics:
         told.append("reward metrics: " + ", ".join(f"{name} {v:g}" for name, v in trajectory.reward_metrics.items()))
-    for segment in shown.segments:
-        told.append(f"turn {segment.turn} segment {segment.seq}: {_described(segment)}")
-        told.append(f"  {shown.tokenizer.decode(decode_ids(segment.token_ids), skip_special_tokens=False)!r}")
-    if not shown.segments:
-        told.append("no segment yet")
-    return told
+    told += _conversation(shown)
+    return told if shown.segments else [*told, "no segment yet"]
+
+
+def _episode(shown: Shown) -> Iterator[str]:
+    """What is to be said of an episode that is more than one answer."""
+    if len(shown.branches) > 1:
+        yield f"one of the branches {', '.join(str(index) for index in shown.branches)} of its episode"
+    if shown.outcome is not None:
+        worth = "" if shown.outcome.reward is None else f", which it says is worth {shown.outcome.reward:g}"
+        yield f"the episode ended as {shown.outcome.ended}{worth}"
+        if shown.outcome.info:
+            yield "  " + ", ".join(f"{name} {value!r}" for name, value in shown.outcome.info.items())
+
+
+def _conversation(shown: Shown) -> Iterator[str]:
+    own = shown.trajectory.index
+    for number, segment in enumerate(shown.segments):
+        whose = "" if segment.index == own else f"trajectory {segment.index} "
+        yield f"{whose}turn {segment.turn} segment {segment.seq}: {_described(segment)}"
+        yield f"  {shown.tokenizer.decode(decode_ids(segment.token_ids), skip_special_tokens=False)!r}"
+        following = shown.segments[number + 1] if number + 1 < len(shown.segments) else None
+        if following is None or (following.index, following.turn) != (segment.index, segment.turn):
+            here = Fork(segment.index, segment.turn)
+            yield from _leaving(shown, here, None if following is None else following.index)
+
+
+def _leaving(shown: Shown, here: Fork, following: int | None) -> Iterator[str]:
+    """After the last segment of a turn. `following`: the branch that the conversation goes on with."""
+    others = [index for index, fork in shown.branches.items() if fork == here and index != following]
+    if others:
+        verb = "leaves" if len(others) == 1 else "leave"
+        yield f"trajectory {', '.join(str(index) for index in others)} {verb} it here"
 
 
 def _described(segment: Segment) -> str:
