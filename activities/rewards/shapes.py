@@ -200,9 +200,8 @@ def columns_of(row: Row) -> dict[str, Any]:
 def _completion(sample: RewardSample) -> Any:
     if len(sample.turns) > 1:
         return list(_messages(sample.turns))
-    if sample.messages is None:
-        return sample.response_text
-    return [{"role": "assistant", "content": sample.turns[0].policy if sample.turns else sample.response_text}]
+    answer = sample.turns[0].policy if sample.turns else sample.response_text
+    return answer if sample.messages is None else [{"role": "assistant", "content": answer}]
 
 
 def _messages(turns: Sequence[SampleTurn]) -> Iterator[dict[str, str]]:

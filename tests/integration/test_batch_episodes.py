@@ -14,6 +14,8 @@ from sqlalchemy import Engine, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.exceptions import ApplicationError
 
+from psrl.activities.data.dataset import DatasetCache
+from psrl.activities.data.restore import Restore
 from psrl.activities.filters.scored import read_scored_groups
 from psrl.activities.rewards.samples import write_scores
 from psrl.activities.store.activities import StoreActivities
@@ -21,6 +23,7 @@ from psrl.activities.store.branches import Fork
 from psrl.activities.store.connections import async_store, sync_store
 from psrl.activities.training.batch import NO_VERSION, SampledSequence, TrainBatch
 from psrl.schemas.ids import GroupId
+from psrl.schemas.messages.data import RestoreRequest
 from psrl.schemas.messages.episodes import EpisodeOutcome, TerminateReason
 from psrl.schemas.messages.rewards import Score, ScoreOutcome, ScoreRequest
 from psrl.schemas.messages.training import BatchInfo, BatchRequest
@@ -119,6 +122,15 @@ async def test_a_group_filter_sees_episodes(run: AsyncEngine) -> None:
         group = (await read_scored_groups(connection, RUN, [G0], NEEDED, EPISODES))[G0]
     assert [(one.index, one.reward) for one in group.trajectories] == [(1, 0.0), (2, 1.0)]
     assert group.values("acc") == [0.0, 1.0]
+
+
+async def test_a_resumed_run_keeps_the_groups_that_have_enough_episodes(run: AsyncEngine) -> None:
+    restore = Restore(run, DatasetCache(), None)
+    await play(run)
+    for rewards, kept in (({1: 0.0}, []), ({2: 1.0}, [G0])):
+        await score(run, G0, rewards)
+        restored = await restore.restore_run(RestoreRequest(run_id=RUN))
+        assert [group.group_id for group in restored.kept] == kept
 
 
 async def test_the_trainer_sees_every_branch_with_its_context_and_each_answer_once(

@@ -17,7 +17,7 @@ from psrl.activities.training.algorithms.algorithm import Algorithm, Tokens
 from psrl.activities.user_code.calls import UserCalls
 from psrl.schemas.config import RewardSection, parse_config
 from psrl.schemas.ids import GroupId, InstanceId
-from psrl.schemas.messages.rewards import RewardSample, Score, ScoredGroup, ScoredTrajectory, Verdict
+from psrl.schemas.messages.rewards import RewardSample, SampleTurn, Score, ScoredGroup, ScoredTrajectory, Verdict
 from psrl.workers.coordinator.policies.routing.contract import Candidate, RoutingSnapshot
 from tests.support.pages import blocks
 
@@ -88,6 +88,27 @@ async def test_rewards_taken_over_from_other_trainers(tmp_path: Path) -> None:
     assert found == [2.0, 1.0]
 
 
+async def test_the_reward_of_several_turns() -> None:
+    reward = RewardSection(function="my_package.conversations:score", max_attempts=1)
+    calls = UserCalls("reward", recipe(reward), reward)
+    said = [("", "ask: 3?"), ("3", "and 4?"), ("4", "7")]
+    sample = RewardSample(
+        data_source="",
+        prompt_text="3+4=",
+        response_text="ask: 3?3and 4?47",
+        ground_truth="7",
+        extra={},
+        prompt_ids=[],
+        response_ids=[],
+        turns=[SampleTurn(environment=environment, policy=policy) for environment, policy in said],
+        outcome_reward=1.0,
+    )
+    silent = sample.model_copy(update={"outcome_reward": None})
+    scores = await score_samples(calls, reward, [0, 1], [sample, silent])
+    assert (scores[0].reward, scores[0].metrics) == (pytest.approx(0.9), {"questions": 2.0})
+    assert scores[1].error == "ValueError: the environment gave no reward"
+
+
 async def test_the_group_filter() -> None:
     config = configured(CONFIGURATIONS[2])
 
@@ -141,6 +162,7 @@ def test_every_example_of_the_page_is_run() -> None:
         "my_package/rewards.py",
         "my_package/filters.py",
         "my_package/taken_over.py",
+        "my_package/conversations.py",
         "activities/training/algorithms/median.py",
         "activities/training/algorithms/unclipped.py",
         "workers/coordinator/policies/routing/most_room.py",
