@@ -73,7 +73,7 @@ async def test_a_run_is_admitted_drawn_and_scored_over_the_queue(
     (group,) = drawn.groups
     await finish(store, group, 0, "abc")
     scored = await call(
-        temporal_client, signatures.score, ScoreRequest(run_id=RUN, group_id=group, indices=(0,), episodes=4), "score"
+        temporal_client, signatures.score, ScoreRequest(run_id=RUN, group_id=group, indices=(0,), episodes=2), "score"
     )
     assert scored.scores[0].reward == 3.0
 
