@@ -16,6 +16,7 @@ from ..schemas.messages.data import (
     Restored,
     RestoreRequest,
 )
+from ..schemas.messages.environments import CloseEnvironments, EnvironmentStep, StepEnvironment
 from ..schemas.messages.rewards import ScoreRequest, ScoreResult
 from ..schemas.messages.rollout import (
     DispatchPlan,
@@ -58,7 +59,7 @@ from ..schemas.messages.training import (
     UpdateStats,
 )
 
-# --- data and rewards: CPU_QUEUE -------------------------------------------------------------------------------------
+# --- data, rewards and environments: CPU_QUEUE -----------------------------------------------------------------------
 
 
 @activity.defn
@@ -88,6 +89,18 @@ async def draw_validation(request: DrawValidationRequest) -> DrawResult:
 @activity.defn
 async def score(request: ScoreRequest) -> ScoreResult:
     """Score finished trajectories and store the rewards."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def step_environment(request: StepEnvironment) -> EnvironmentStep:
+    """Let the environment answer a turn; store what it says, and what comes of it."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def close_environments(request: CloseEnvironments) -> None:
+    """Close environments of trajectories that nobody needs any more."""
     raise NotImplementedError
 
 

@@ -45,6 +45,10 @@ class FilterLoadError(UserError):
     """The group filter's import path does not lead to a function of one argument."""
 
 
+class EnvironmentLoadError(UserError):
+    """The environment's import path does not lead to an environment, or the model cannot talk with one."""
+
+
 class RunExists(UserError):
     """The run id is taken."""
 

@@ -25,7 +25,7 @@ RUN_ID_RULE = "up to 100 of letters, digits, '.', '_', '-', the first a letter o
 ORCHESTRATOR_QUEUE = "psrl"
 """Workflows, and the activities that only touch the store or the coordinator."""
 CPU_QUEUE = "psrl.cpu"
-"""Data and reward activities: CPU work that may import user code."""
+"""Data, reward and environment activities: CPU work that may import user code."""
 AGENT_QUEUE = "psrl.agents"
 """Runs of agents from outside, which take minutes: scoring must not wait for them."""
 TRAINER_QUEUE = "psrl.trainer"
@@ -38,6 +38,11 @@ def instance_id(number: int) -> InstanceId:
 def rollout_queue(instance: InstanceId) -> str:
     """The task queue that only this instance's host polls."""
     return f"psrl.rollout.{instance}"
+
+
+def environments_queue(process: str) -> str:
+    """The task queue that only this CPU worker polls: it keeps environments in memory."""
+    return f"{CPU_QUEUE}.{process}"
 
 
 def training_group(number: int) -> GroupId:

@@ -40,7 +40,7 @@ class TrajectoryStatus(StrEnum):
     SCORED = "scored"
     """It has a reward."""
     FAILED = "failed"
-    """Its reward could not be computed, and is not 0.0."""
+    """Its reward could not be computed, and is not 0.0; or its environment failed."""
     ABORTED = "aborted"
     """Its group was given up before it had a reward."""
 

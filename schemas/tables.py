@@ -224,6 +224,8 @@ class Turn(Base):
     node: Mapped[str | None]
     """Hash of the conversation up to and including this answer, by which the next request names it; null until it was
     answered."""
+    step: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    """What the environment made of the answer: `StoredStep`; null where there is no environment, or not yet."""
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     """Null while the turn is unfinished."""

@@ -1,13 +1,14 @@
-"""The CPU worker: hosts the data and reward activities and those that run agents, which may import and run the user's
-code.
+"""The CPU worker: hosts the data, reward and environment activities and those that run agents, which may import and run
+the user's code.
 
-`python -m psrl.workers.cpu`, with the working directory in which reward import paths are to be found. Holds no state
-but loaded data sets; any number may run, and any may be killed.
+`python -m psrl.workers.cpu`, with the working directory in which import paths are to be found. Any number may run, and
+any may be killed: what it holds are loaded data sets, and environments between their steps, which another makes anew.
 """
 
 import asyncio
 import faulthandler
 from datetime import timedelta
+from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
@@ -18,12 +19,13 @@ from ..activities.data.admit import Admit
 from ..activities.data.dataset import DatasetCache
 from ..activities.data.draw import Draw
 from ..activities.data.restore import Restore
+from ..activities.environments.step import Environments
 from ..activities.rewards.score import Rewards
 from ..activities.sessions.running import RunningSessions
 from ..activities.store.connections import async_store
 from ..activities.store.migrate import require_current
 from ..activities.store.reach import require_reachable
-from ..schemas.ids import AGENT_QUEUE, CPU_QUEUE
+from ..schemas.ids import AGENT_QUEUE, CPU_QUEUE, environments_queue
 from ..schemas.stack import Stack
 from .process import join, run_worker
 
@@ -45,14 +47,18 @@ async def main(stack: Stack, stop: asyncio.Event) -> None:
     client = await join(stack)
     store = async_store(stack.postgres_url, store_id=stack.store_id)
     rewards = Rewards(store)
+    queue = environments_queue(uuid4().hex[:8])
+    environments = Environments(store, queue)
     watchdog = asyncio.create_task(_watchdog())
     try:
         async with (
-            cpu_worker(client, store, len(stack.instances), rewards, stack.gateway_address),
+            cpu_worker(client, store, len(stack.instances), rewards, environments, stack.gateway_address),
+            environment_worker(client, queue, environments),
             agent_worker(client, store, stack),
         ):
             await stop.wait()
     finally:
+        await environments.end()
         rewards.close()
         watchdog.cancel()
         faulthandler.cancel_dump_traceback_later()
@@ -64,6 +70,7 @@ def cpu_worker(
     store: AsyncEngine,
     instances: int | None,
     rewards: Rewards | None = None,
+    environments: Environments | None = None,
     gateway: str | None = None,
 ) -> Worker:
     """The worker; also what integration tests run in their own process."""
@@ -78,6 +85,7 @@ def cpu_worker(
             draw.draw_groups,
             draw.draw_validation,
             (rewards or Rewards(store)).score,
+            (environments or Environments(store, queue="")).step_environment,
         ],
         max_concurrent_activities=MAX_ACTIVITIES,
         graceful_shutdown_timeout=GRACE,
@@ -98,6 +106,17 @@ def agent_worker(client: Client, store: AsyncEngine, stack: Stack) -> Worker:
         task_queue=AGENT_QUEUE,
         activities=[agents.run_agent],
         max_concurrent_activities=MAX_AGENTS,
+        graceful_shutdown_timeout=GRACE,
+    )
+
+
+def environment_worker(client: Client, queue: str, environments: Environments) -> Worker:
+    """For the steps of environments that this process keeps."""
+    return Worker(
+        client,
+        task_queue=queue,
+        activities=[environments.step_environment, environments.close_environments],
+        max_concurrent_activities=MAX_ACTIVITIES,
         graceful_shutdown_timeout=GRACE,
     )
 

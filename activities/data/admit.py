@@ -16,6 +16,7 @@ from ...schemas.messages.run import RunPhase
 from ...schemas.tables import Run
 from ..agents.admit import check_agents
 from ..boundary import boundary
+from ..environments.load import check_environment
 from ..filters.registry import check_filter
 from ..heartbeat import heartbeating
 from ..rewards.load import check_columns, check_reward, chosen_for
@@ -83,6 +84,7 @@ def check_parts(config: RunConfig, instances: int | None, gateway: str | None = 
     found = check_reward(config.reward)
     check_filter(config)
     check_agents(config, gateway)
+    check_environment(config)
     return found
 
 

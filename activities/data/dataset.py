@@ -13,6 +13,7 @@ from ...schemas.config import RunConfig
 from ...schemas.config.data import TEMPLATE_SUFFIX
 from ...schemas.errors import DataError
 from ...schemas.text import shown
+from ..environments.load import tool_schemas
 from ..store.codec import encode_ids
 from .files import data_files
 from .notes import Notes
@@ -94,7 +95,8 @@ def load_dataset(config: RunConfig) -> Dataset:
     tokenizer = load_tokenizer(config.model.path, config.model.trust_remote_code)
     notes = Notes()
     template = ChatTemplate(tokenizer, config.model.path, config.data.chat_template)
-    loader = Loader(config, tokenizer, Prompts(config.data.prompt_key, template, notes), notes)
+    prompts = Prompts(config.data.prompt_key, template, notes, tool_schemas(config))
+    loader = Loader(config, tokenizer, prompts, notes)
     train, skipped = loader.load("data.train_files", config.data.train_files)
     validation: list[Prompt] = []
     if config.data.val_files:
@@ -108,7 +110,15 @@ def fingerprint(config: RunConfig) -> str:
     data = config.data
     digest = hashlib.sha256()
     train = data_files(data.train_files, "data.train_files")
-    settings = [data.prompt_key, data.max_prompt_length, data.val_max_samples, len(train), data.chat_template]
+    settings: list[Any] = [
+        data.prompt_key,
+        data.max_prompt_length,
+        data.val_max_samples,
+        len(train),
+        data.chat_template,
+    ]
+    if tools := tool_schemas(config):
+        settings.append(tools)
     digest.update(json.dumps(settings).encode())
     files = [("data.train_files", file) for file in train]
     files += [("data.val_files", file) for file in data_files(data.val_files, "data.val_files")]

@@ -4,7 +4,7 @@ Promises: a value that the run needs and cannot keep is refused with its place, 
 stored; in any other column null takes the place of what has no form in JSON, and a note says so.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -44,8 +44,11 @@ class RenderedPrompt(NamedTuple):
 class Prompts:
     """Renders the rows of one data set."""
 
-    def __init__(self, prompt_key: str, template: ChatTemplate, notes: Notes) -> None:
-        self._prompt_key = prompt_key
+    def __init__(
+        self, prompt_key: str, template: ChatTemplate, notes: Notes, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """`tools`: of the run's environment, shown with every prompt instead of what the row describes."""
+        self._prompt_key, self._offered = prompt_key, list(tools)
         self._template = template
         self._notes = notes
 
@@ -117,15 +120,14 @@ class Prompts:
 
     def _tools(self, row: Row) -> list[Any] | None:
         """Those that the model may call, as data sets for agents describe them beside the conversation."""
-        tools = row.values.get("tools")
+        tools: Any = self._offered or row.values.get("tools")
         if isinstance(tools, str):
             tools = parsed(tools)
         if not isinstance(tools, list) or not tools or not all(isinstance(tool, Mapping) for tool in tools):
             return None
         if not self._template.shows_tools:
-            self._notes.add(
-                "column 'tools' is not shown to the model: its chat template has no place for it", row.location
-            )
+            whose = "the environment's tools are" if self._offered else "column 'tools' is"
+            self._notes.add(f"{whose} not shown to the model: its chat template has no place for them", row.location)
             return None
         return list(_needed(row.location, "tools", without_null(tools, deep=row.columnar)))
 

@@ -26,7 +26,7 @@ class ChatTemplate:
         self._model_path = model_path
         self._named = _named(tokenizer)
         self._file = chosen if chosen and chosen.endswith(TEMPLATE_SUFFIX) else _file_of(Path(model_path), chosen)
-        self._text = self._chosen(chosen)
+        self.text = self._chosen(chosen)
         """None leaves the choice to the tokenizer: it may have another one for conversations with tools."""
 
     def render(self, where: str, messages: list[Message], tools: list[Any] | None) -> str:
@@ -47,7 +47,7 @@ class ChatTemplate:
     @cached_property
     def shows_tools(self) -> bool:
         """Whether it does anything with the tools that it is given."""
-        return any("tools" in text for text in ([self._text] if self._text is not None else self._named.values()))
+        return any("tools" in text for text in ([self.text] if self.text is not None else self._named.values()))
 
     def _apply(self, where: str, messages: list[Message], tools: list[Any] | None) -> str:
         from jinja2 import TemplateError, TemplateSyntaxError
@@ -56,7 +56,7 @@ class ChatTemplate:
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    messages, tools=tools, chat_template=self._text, tokenize=False, add_generation_prompt=True
+                    messages, tools=tools, chat_template=self.text, tokenize=False, add_generation_prompt=True
                 )
             )
         except TemplateSyntaxError as error:
@@ -83,7 +83,7 @@ class ChatTemplate:
             raise ConfigError(f"data.chat_template={Path(chosen).absolute()} cannot be read: {error}") from error
 
     def _require(self, where: str) -> None:
-        if self._text is not None or "default" in self._named:
+        if self.text is not None or "default" in self._named:
             return
         if self._named:
             raise ModelError(

@@ -1,4 +1,5 @@
-"""From an import path in a run's configuration to the user's own function. Used for rewards and group filters."""
+"""From an import path in a run's configuration to what is the user's own. Used for rewards, group filters and
+environments."""
 
 import importlib
 import importlib.util
@@ -30,8 +31,20 @@ _imported: dict[str, int] = {}
 
 
 def load_function(key: str, path: str, refusal: type[UserError]) -> UserFunction:
-    """`package.module:function`, the value of `key`, looked for on the import path and in the working directory; or a
-    file's. Raises `refusal`; when the user's module fails on import, with the lines that failed."""
+    """`package.module:function`, as `load_object` finds it. Raises `refusal`."""
+    function = load_object(key, path, refusal)
+    if inspect.isclass(function):
+        raise refusal(f"{key}={path!r} is a class; allowed: a function, or an object of a class that can be called")
+    if not callable(function):
+        raise refusal(f"{key}={path!r} is a {type(function).__name__}, not a function")
+    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in _layers(function)):
+        raise refusal(f"{key}={path!r} is a generator, which yields; allowed: a function that returns")
+    return function  # type: ignore[no-any-return]
+
+
+def load_object(key: str, path: str, refusal: type[UserError]) -> Any:
+    """What the value of `key` names, looked for on the import path and in the working directory; or in a file. Raises
+    `refusal`; when the user's module fails on import, with the lines that failed."""
     place, colon, name = path.rpartition(":")
     if not (place and colon and name):
         raise refusal(f"{key}={path!r}; allowed: {FORMS}")
@@ -46,18 +59,12 @@ def load_function(key: str, path: str, refusal: type[UserError]) -> UserFunction
         raise refusal(
             f"{key}={path!r}: importing {place} failed (working directory {os.getcwd()}): {_told(error)}"
         ) from error
-    function: Any = module
+    found: Any = module
     for part in name.split("."):
-        above, function = function, getattr(function, part, None)
-        if function is None:
+        above, found = found, getattr(found, part, None)
+        if found is None:
             raise refusal(f"{key}={path!r}: {place} has no {name!r}{nearest(part, dir(above))}")
-    if inspect.isclass(function):
-        raise refusal(f"{key}={path!r} is a class; allowed: a function, or an object of a class that can be called")
-    if not callable(function):
-        raise refusal(f"{key}={path!r} is a {type(function).__name__}, not a function")
-    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in _layers(function)):
-        raise refusal(f"{key}={path!r} is a generator, which yields; allowed: a function that returns")
-    return function  # type: ignore[no-any-return]
+    return found
 
 
 def _told(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """How episodes are played, and how conversations of agents become training data."""
 
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,8 @@ class AgentLoop(StrEnum):
 
     GENERATE_ONLY = "generate_only"
     """The policy answers the prompt, once."""
+    MULTI_TURN = "multi_turn"
+    """The policy and an environment take turns, until the environment is done or a limit is reached."""
     SESSION = "session"
     """An agent from outside converses with the policy over HTTP, in a session of its own."""
 
@@ -39,8 +41,25 @@ class BatchAggMode(StrEnum):
 
 class AgenticSection(Section):
     agent_loop: AgentLoop = AgentLoop.GENERATE_ONLY
-    """`generate_only`: the policy answers each prompt once. `session`: an agent from outside, `agent` or
-    `agent_command`, converses with the policy over HTTP."""
+    """`generate_only`: the policy answers each prompt once. `multi_turn`: it and `environment` take turns
+    (docs/environments.md). `session`: an agent from outside, `agent` or `agent_command`, converses with it over HTTP
+    (docs/sessions.md)."""
+    environment: str = ""
+    """Import path `package.module:Class` of an `Environment`, or `path/to/file.py:Class`. Required for multi_turn."""
+    environment_kwargs: dict[str, Any] = {}
+    """Arguments of the class, by name."""
+    max_turns: int = Field(default=8, ge=1)
+    """Turns of the model; the environment answers the last one, too, and the trajectory is scored."""
+    max_turn_tokens: int | None = Field(default=None, ge=1)
+    """Tokens the model may sample in one turn; null: what is left of `data.max_response_length`."""
+    step_timeout_s: float = Field(default=60, gt=0)
+    """Time limit of one step of the environment, of its reset, and of its end."""
+    step_max_attempts: int = Field(default=3, ge=1)
+    """Tries of a step that fails or takes too long, each with the environment made anew as it was before. Then the
+    trajectory fails; that of an environment that cannot be repeated fails at once."""
+    trajectory_timeout_s: float | None = Field(default=None, gt=0)
+    """Time limit of a trajectory, from the start of its group; past it the trajectory fails. Null: as long as its
+    group, `psrl.group_timeout_s`."""
     agent: str | None = None
     """Import path `package.module:function`, or `path/to/file.py:function`, of the agent; sync or async, run in a
     process of its own. It gets the task (docs/sessions.md) and returns nothing, a number, which is its own reward, or a

@@ -43,7 +43,8 @@ class DataSection(Section):
     max_prompt_length: int = Field(default=1024, ge=1)
     """Tokens; longer prompts are skipped and counted, never truncated."""
     max_response_length: int = Field(default=512, ge=1)
-    """Tokens the model may sample per trajectory."""
+    """Tokens that may follow the prompt of a trajectory: the model samples them, and in several turns an environment
+    adds its own."""
     shuffle: bool = True
     """Shuffle each epoch by `data.seed`; false keeps file order."""
     seed: int = 1

@@ -75,6 +75,16 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _turns_have_an_environment(self) -> Self:
+        agentic = self.psrl.agentic_rl
+        if agentic.agent_loop is AgentLoop.MULTI_TURN and not agentic.environment:
+            raise ValueError(
+                "psrl.agentic_rl.environment='' with psrl.agentic_rl.agent_loop=multi_turn; allowed: the import path "
+                "of an environment, package.module:Class"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _group_large_enough(self) -> Self:
         if self.psrl.rollout_n > 1:
             return self

@@ -48,6 +48,22 @@ MODES = (
         lambda config: config.psrl.agentic_rl.agent_loop == "session",
         "psrl.agentic_rl.agent_loop=session",
     ),
+    Mode(
+        tuple(
+            f"psrl.agentic_rl.{key}"
+            for key in (
+                "environment",
+                "environment_kwargs",
+                "max_turns",
+                "max_turn_tokens",
+                "step_timeout_s",
+                "step_max_attempts",
+                "trajectory_timeout_s",
+            )
+        ),
+        lambda config: config.psrl.agentic_rl.agent_loop == "multi_turn",
+        "psrl.agentic_rl.agent_loop=multi_turn",
+    ),
     Mode(("data.seed",), lambda config: config.data.shuffle, "data.shuffle=true"),
     Mode(("reward.coalesce",), lambda config: config.reward.scope != "group", "reward.scope=trajectory"),
     Mode(

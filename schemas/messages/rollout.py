@@ -114,6 +114,12 @@ class CalledTurn(Message):
     call: int = 0
     """As in `TurnRequest`."""
     seed: int | None = None
+    max_tokens: int | None = None
+    """Of this turn; null: as the call says for all."""
+
+    def sampling(self, shared: Sampling) -> Sampling:
+        own = {"seed": self.seed} | ({} if self.max_tokens is None else {"max_tokens": self.max_tokens})
+        return shared.model_copy(update=own)
 
 
 class GenerateRequest(Message):
@@ -125,7 +131,7 @@ class GenerateRequest(Message):
     turns: tuple[CalledTurn, ...]
     version_tag: int
     sampling: Sampling
-    """Of all turns; each has its own seed."""
+    """Of all turns; each has its own seed, and may have its own budget."""
     enough: int
     """When so many have ended, the others leave the engine with what they have stored, and the call returns."""
     one_by_one: bool = False
@@ -143,7 +149,7 @@ class GenerateRequest(Message):
                 turn=called.turn,
                 call=called.call,
                 version_tag=self.version_tag,
-                sampling=self.sampling.model_copy(update={"seed": called.seed}),
+                sampling=called.sampling(self.sampling),
                 one_version=self.one_version,
                 conversation=self.conversation,
             )

@@ -13,6 +13,9 @@ from .base import Message
 from .rollout import EngineSpec, InstanceState, Placement, Sampling
 from .training import AdvantageStats, BatchInfo, LogProbStats, PublishResult, UpdateStats
 
+STEP_MARGIN_S = 60
+"""For what a step does besides: reading, rendering, storing; once also loading a parser."""
+
 
 class RunPhase(StrEnum):
     """Life of a run."""
@@ -105,6 +108,24 @@ class TellRun(Message):
     report: GroupReport
 
 
+class TurnLimits(Message):
+    """Of trajectories in which an environment answers each turn."""
+
+    attempt_s: float
+    """Of one attempt at a step, the environment made anew included."""
+    trajectory_s: float | None = None
+    """Of a trajectory, from the start of its group; null: as long as its group."""
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Self | None:
+        agentic = config.psrl.agentic_rl
+        if agentic.agent_loop is not AgentLoop.MULTI_TURN:
+            return None
+        # An environment that was lost is reset, and every earlier step may be repeated, before the step itself.
+        calls = (agentic.max_turns + 2) * agentic.step_max_attempts
+        return cls(attempt_s=calls * agentic.step_timeout_s + STEP_MARGIN_S, trajectory_s=agentic.trajectory_timeout_s)
+
+
 class RolloutSettings(Message):
     """How groups are played: the same for every group of a run, and for every prompt of its validation rounds."""
 
@@ -127,6 +148,8 @@ class RolloutSettings(Message):
     """Who plays an episode."""
     attempts: int = 1
     """At an episode whose agent fails."""
+    turns: TurnLimits | None = None
+    """Null: one turn, which nobody answers."""
 
     @classmethod
     def of(cls, config: RunConfig) -> Self:
@@ -154,11 +177,12 @@ class RolloutSettings(Message):
 
     @staticmethod
     def _sampling(section: RolloutSection | ValSampling, config: RunConfig) -> Sampling:
+        of_turn = config.psrl.agentic_rl.max_turn_tokens
         return Sampling(
             temperature=section.temperature,
             top_p=section.top_p,
             top_k=section.top_k,
-            max_tokens=config.data.max_response_length,
+            max_tokens=min(config.data.max_response_length, of_turn or config.data.max_response_length),
         )
 
     @staticmethod
@@ -170,6 +194,7 @@ class RolloutSettings(Message):
             "routing": config.psrl.rollout_coordination.routing_strategy.method,
             "agent_loop": config.psrl.agentic_rl.agent_loop,
             "attempts": config.psrl.agentic_rl.retry_limit + 1,
+            "turns": TurnLimits.of(config),
         }
 
 

@@ -1,4 +1,5 @@
-"""The turns of a group through every order of placement, interruption, host death, failure, score and cancellation."""
+"""The turns of a group through every order of placement, interruption, host death, failure, an environment's answer,
+time limit, score and cancellation."""
 
 from collections import Counter
 from typing import ClassVar
@@ -17,6 +18,7 @@ from hypothesis.stateful import (
 from psrl.schemas.ids import InstanceId
 from psrl.schemas.messages.rollout import Placement, SegmentEnd, TurnFailure, TurnResult
 from psrl.workflows.machine import reachable
+from psrl.workflows.rollout.actor import UNDER_WAY
 from psrl.workflows.rollout.trajectory import LEGAL, Trajectory, TrajectoryState
 from psrl.workflows.rollout.turns import Share, Turns
 
@@ -36,15 +38,21 @@ ANSWERS = {
 class TurnsMachine(RuleBasedStateMachine):
     superfluous: ClassVar[int] = 0
     """Moves with turns that wait although enough have finished: a walk that ends before that proves little."""
+    further_turns: ClassVar[int] = 0
 
     @initialize(
-        needed=st.integers(1, 3), spare=st.integers(0, 3), lifetime=st.integers(10, 50), patience=st.integers(10, 60)
+        needed=st.integers(1, 3),
+        spare=st.integers(0, 3),
+        lifetime=st.integers(10, 50),
+        patience=st.integers(10, 60),
+        answered=st.booleans(),
     )
-    def start(self, needed: int, spare: int, lifetime: int, patience: int) -> None:
+    def start(self, needed: int, spare: int, lifetime: int, patience: int, answered: bool) -> None:
         """Its deadline, and who may cancel it, come after so many moves."""
         self.moves, self.lifetime, self.patience = 0, lifetime, patience
         self.all = [Trajectory(index) for index in range(needed + spare)]
-        self.turns = Turns(self.all, needed)
+        self.turns = Turns(self.all, needed, answered)
+        self.answered = answered
         self.shares: list[Share] = []
         self.pauses: list[tuple[int, ...]] = []
         self.asked: tuple[int, ...] = ()
@@ -75,7 +83,8 @@ class TurnsMachine(RuleBasedStateMachine):
             [Placement(index=i, instance=data.draw(st.sampled_from(INSTANCES)), version=1) for i in chosen]
         )
         begun = [index for share in shares for index in share.indices]
-        assert sorted(begun) == (sorted(chosen) if missing > 0 else []), "each is begun once, none for nobody"
+        wanted = sorted(i for i in chosen if self.all[i].state is not S.FAILED)
+        assert sorted(begun) == (wanted if missing > 0 else []), "each is begun once, none for nobody"
         self.shares += shares
 
     @precondition(lambda self: not self.ended and self.shares)
@@ -84,18 +93,44 @@ class TurnsMachine(RuleBasedStateMachine):
         share = self.some(data, self.shares)
         kinds = [data.draw(st.sampled_from([*sorted(ANSWERS), "complete", "complete"])) for _ in share.indices]
         results = [TurnResult(index=index, **ANSWERS[kind]) for index, kind in zip(share.indices, kinds, strict=True)]
+        given_up = {index for index in share.indices if self.all[index].state is S.FAILED}
         rest = self.turns.answered(share, results)
-        running = tuple(index for index, kind in zip(share.indices, kinds, strict=True) if kind == "running")
+        said = [(i, kind) for i, kind in zip(share.indices, kinds, strict=True) if i not in given_up]
+        running = tuple(index for index, kind in said if kind == "running")
         assert (rest.indices if rest else ()) == running, "what still runs is asked for again, and nothing else"
         self.shares += [rest] if rest else []
-        self.pause(share, tuple(i for i, kind in zip(share.indices, kinds, strict=True) if kind == "lost"))
+        self.pause(share, tuple(i for i, kind in said if kind == "lost"))
 
     @precondition(lambda self: not self.ended and self.shares)
     @rule(data=st.data())
     def host_dies(self, data: st.DataObject) -> None:
         share = self.some(data, self.shares)
+        lost = tuple(index for index in share.indices if self.all[index].state is not S.FAILED)
         self.turns.host_lost(share)
-        self.pause(share, share.indices)
+        self.pause(share, lost)
+
+    @precondition(lambda self: not self.ended and any(t.state is S.ACTING for t in self.all))
+    @rule(data=st.data(), says=st.sampled_from(["more", "more", "done", "failed"]))
+    def environment_answers(self, data: st.DataObject, says: str) -> None:
+        trajectory = data.draw(st.sampled_from([t for t in self.all if t.state is S.ACTING]))
+        before = trajectory.turn, trajectory.tokens
+        if says == "more":
+            trajectory.next_turn(max_tokens=5)
+            assert (trajectory.turn, trajectory.prefer) == (before[0] + 1, trajectory.instance)
+            TurnsMachine.further_turns += 1
+        elif says == "done":
+            trajectory.to(S.FINISHED)
+        else:
+            trajectory.fail("env_timeout: a step took longer than it may")
+        assert trajectory.tokens == before[1]
+
+    @precondition(lambda self: not self.ended and self.answered and self.moves > self.lifetime / 2)
+    @rule()
+    def trajectories_take_too_long(self) -> None:
+        """Whatever they are doing; the engine and the coordinator answer later."""
+        for trajectory in self.all:
+            if trajectory.state in UNDER_WAY:
+                trajectory.fail("trajectory_timeout: not finished in time")
 
     @precondition(lambda self: not self.ended and self.over and self.shares)
     @rule(data=st.data())
@@ -149,7 +184,8 @@ class TurnsMachine(RuleBasedStateMachine):
     def a_turn_is_in_one_share_exactly_while_it_is_generated(self) -> None:
         if not self.ended:
             held = Counter(index for share in self.shares for index in share.indices)
-            assert held == Counter(t.index for t in self.all if t.state is S.GENERATING)
+            given_up = {index for index in held if self.all[index].state is S.FAILED}
+            assert held == Counter([*(t.index for t in self.all if t.state is S.GENERATING), *given_up])
 
     @invariant()
     def nothing_is_forgotten(self) -> None:
@@ -178,6 +214,7 @@ def test_no_order_of_events_loses_a_turn_or_begins_it_twice() -> None:
     limits = settings(max_examples=100, stateful_step_count=50, deadline=None, derandomize=True, database=None)
     run_state_machine_as_test(TurnsMachine, settings=limits)
     assert TurnsMachine.superfluous > 100
+    assert TurnsMachine.further_turns > 20
 
 
 def test_every_state_can_be_reached_and_leads_to_an_end() -> None:

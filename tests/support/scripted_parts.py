@@ -25,6 +25,7 @@ from psrl.schemas.ids import (
     GroupId,
     InstanceId,
     RunId,
+    environments_queue,
     instance_id,
     rollout_queue,
     training_group,
@@ -41,6 +42,8 @@ from psrl.schemas.messages.data import (
     Restored,
     RestoreRequest,
 )
+from psrl.schemas.messages.environments import CloseEnvironments, EnvironmentStep, StepEnvironment
+from psrl.schemas.messages.episodes import TerminateReason
 from psrl.schemas.messages.rewards import (
     GroupVerdict,
     Score,
@@ -93,6 +96,8 @@ from psrl.workflows.run.training_run import TrainingRun
 from psrl.workflows.sessions.session import Session
 from psrl.workflows.training.step import TrainStep
 
+KEPT = environments_queue("scripted")
+"""The queue of the process that keeps environments."""
 WORKFLOWS = [TrainingRun, RolloutGroup, TrainStep, RolloutInstance, Evaluation, Session]
 
 
@@ -136,6 +141,9 @@ class ScriptedParts:
         self.engine_died = {instance: asyncio.Event() for instance in self.instances}
         self.gave_tokens = {instance: asyncio.Event() for instance in self.instances}
         self.generate_calls: list[GenerateRequest] = []
+        self.stepped: list[tuple[str, StepEnvironment]] = []
+        """With the queue that each step was asked for on."""
+        self.closed: list[CloseEnvironments] = []
         self.hosts = {instance: ScriptedHost(self, instance) for instance in self.instances}
 
     # --- behaviour a test may replace --------------------------------------------------------------------------------
@@ -145,6 +153,9 @@ class ScriptedParts:
 
     async def on_score(self, group: GroupId, index: int) -> Score:
         return Score(index=index, outcome=ScoreOutcome.SCORED, reward=float(index % 2))
+
+    async def on_step(self, request: StepEnvironment, queue: str) -> EnvironmentStep:
+        return EnvironmentStep(ended=TerminateReason.FINISHED)
 
     async def on_update(self, request: StepRequest) -> None:
         """Called in the middle of an update."""
@@ -267,6 +278,16 @@ class ScriptedParts:
             return None
         group = ScoredGroup(group_id=group_id, trajectories=tuple(members[: config.psrl.rollout_n]))
         return await Verdicts().of("run", config, group)
+
+    @activity.defn(name="step_environment")
+    async def step_environment(self, request: StepEnvironment) -> EnvironmentStep:
+        queue = activity.info().task_queue
+        self.stepped.append((queue, request))
+        return await self.on_step(request, queue)
+
+    @activity.defn(name="close_environments")
+    async def close_environments(self, request: CloseEnvironments) -> None:
+        self.closed.append(request)
 
     # --- store and coordinator ---------------------------------------------------------------------------------------
 
@@ -413,6 +434,7 @@ class ScriptedParts:
         trainer = [self.open_trainer, self.compute_log_probs, self.compute_advantages, self.update]
         trainer += [self.publish, self.checkpoint, self.close_trainer]
         cpu = [self.admit_run, self.restore_run, self.draw_groups, self.draw_validation, self.score]
+        kept = [self.step_environment, self.close_environments]
         async with AsyncExitStack() as entered:
             for host in self.hosts.values():
                 entered.push_async_callback(host.close)
@@ -425,7 +447,8 @@ class ScriptedParts:
                     **options,  # type: ignore[arg-type]
                 ),
                 Worker(client, task_queue=TRAINER_QUEUE, activities=trainer),
-                Worker(client, task_queue=CPU_QUEUE, activities=cpu),
+                Worker(client, task_queue=CPU_QUEUE, activities=[*cpu, self.step_environment]),
+                Worker(client, task_queue=KEPT, activities=kept),
                 *(
                     Worker(client, task_queue=rollout_queue(name), activities=host.activities())
                     for name, host in self.hosts.items()

@@ -5,13 +5,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar
 
-from ...activities.capture.layout import ChatTokenizer
-from ...activities.capture.message import Reader
-from ...activities.capture.render import Template
-from ...activities.capture.stops import stop_ids
-from ...activities.data.tokenizer import load_tokenizer
+from ...activities.capture.model import ChatModel
 from ...schemas.config import RunConfig
 from ...schemas.ids import RunId
 
@@ -21,12 +17,6 @@ KEPT = 4
 """Runs whose models are kept in memory."""
 
 
-class Tokenizer(ChatTokenizer, Protocol):
-    eos_token_id: int | None
-
-    def __len__(self) -> int: ...
-
-
 class Model:
     """One run's. Text is worked on in one thread: the event loop stays free, and a tokenizer is not shared."""
 
@@ -34,11 +24,9 @@ class Model:
         self.run_id, self.config = run_id, config
         self.names = (str(run_id), Path(config.model.path).name)
         """By which requests may ask for it."""
-        self.tokenizer = cast(Tokenizer, load_tokenizer(config.model.path, config.model.trust_remote_code))
-        self.stop_ids = stop_ids(Path(config.model.path), self.tokenizer)
-        agentic = config.psrl.agentic_rl
-        self.template = Template.open(self.tokenizer, self.stop_ids, agentic.thinking_template)
-        self.reader = Reader(self.tokenizer, self.stop_ids, agentic.tool_parser, agentic.reasoning_parser)
+        chat = ChatModel.open(config)
+        self.tokenizer, self.stop_ids = chat.tokenizer, chat.stop_ids
+        self.template, self.reader = chat.template, chat.reader
 
 
 class Models:

@@ -17,7 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from .call import Call, LocalCall, Request, Result
     from .settings import HEARTBEAT, LEASE, SHORT, STORE_PATIENCE, TRAIN_HEARTBEAT, TRAIN_PATIENCE, WEIGHTS_PATIENCE
 
-# --- data and rewards: the cpu worker --------------------------------------------------------------------------------
+# --- data, rewards and environments: the cpu worker -----------------------------------------------------------------
 
 admit_run: Final = Call(
     signatures.admit_run,
@@ -45,6 +45,22 @@ score: Final = Call(
     queue=CPU_QUEUE,
 )
 """Its callers give `start_to_close`: it depends on the reward's own timeout."""
+step_environment: Final = Call(
+    signatures.step_environment,
+    patience=None,  # what is left of the group's lifetime
+    heartbeat=TRAIN_HEARTBEAT,
+    retry=settings.SCORE_ATTEMPTS,
+    queue=CPU_QUEUE,
+)
+"""Its callers give `start_to_close`: it depends on the environment's own timeout."""
+close_environments: Final = Call(
+    signatures.close_environments,
+    LEASE,
+    heartbeat=HEARTBEAT,
+    pickup=SHORT,  # a process that is gone keeps none
+    retry=settings.ONCE,
+    living=False,
+)
 
 # --- agents from outside: beside the cpu worker ----------------------------------------------------------------------
 

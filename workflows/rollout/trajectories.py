@@ -1,12 +1,13 @@
 """The trajectories of one group, played and scored until enough are scored or no more can be. Used by `RolloutGroup`
 and `Evaluation`.
 
-Promise: whatever still runs at the end is cancelled, down to the engine (L11).
+Promise: whatever still runs at the end is cancelled, down to the engine (L11), and environments are closed.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from datetime import timedelta
+from typing import Any
 
 from temporalio import workflow
 
@@ -18,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from ...schemas.messages.run import RolloutSettings
     from ..calls.lifetime import Lifetime
     from ..calls.tasks import ended_after
+    from .actor import Actor
     from .agent_player import AgentPlayer
     from .scorer import Scorer
     from .trajectory import Trajectory, TrajectoryState
@@ -63,6 +65,19 @@ class Trajectories:
                 label=label,
             )
         self._scorer = Scorer(run_id, group_id, rollout, trajectories=self._all, lifetime=self._lifetime, label=label)
+        self._actor = (
+            Actor(
+                run_id,
+                group_id,
+                rollout.turns,
+                trajectories=self._all,
+                needed=rollout.needed,
+                lifetime=self._lifetime,
+                label=label,
+            )
+            if rollout.turns is not None
+            else None
+        )
 
     def __iter__(self) -> Iterator[Trajectory]:
         return iter(self._all)
@@ -91,7 +106,18 @@ class Trajectories:
 
     async def play(self) -> None:
         """Return when the group is complete or hopeless."""
-        tasks = [asyncio.create_task(self._player.play()), asyncio.create_task(self._scorer.score())]
+        if self._actor is None:
+            await self._play(self._player.play(), self._scorer.score())
+            return
+        try:
+            await self._play(self._player.play(), self._scorer.score(), self._actor.act())
+        except (Exception, asyncio.CancelledError):
+            await self._actor.close()
+            raise
+        await self._actor.close()
+
+    async def _play(self, *parts: Coroutine[Any, Any, None]) -> None:
+        tasks = [asyncio.create_task(part) for part in parts]
         try:
             async with ended_after(*tasks):
                 await workflow.wait_condition(

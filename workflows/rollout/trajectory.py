@@ -1,8 +1,10 @@
-"""The life of one trajectory: a state machine and what happened to it so far. Pure; used by `Turns` and `Scorer`."""
+"""The life of one trajectory: a state machine and what happened to it so far. Pure; used by `Turns`, `Actor` and
+`Scorer`."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 
-from ...schemas.ids import trajectory_name
+from ...schemas.ids import InstanceId, trajectory_name
 from ...schemas.messages.rollout import SegmentEnd, TurnResult
 from ..machine import Machine, Table
 
@@ -14,6 +16,8 @@ class TrajectoryState(StrEnum):
     """A segment is being produced."""
     INTERRUPTED = "interrupted"
     """A segment ended before the turn did; its tokens are stored."""
+    ACTING = "acting"
+    """A turn is complete; the environment answers it."""
     FINISHED = "finished"
     """All turns are complete; not yet scored."""
     SCORED = "scored"
@@ -27,8 +31,9 @@ class TrajectoryState(StrEnum):
 _S = TrajectoryState
 LEGAL: Table[TrajectoryState] = {
     _S.ROUTING: frozenset({_S.GENERATING, _S.FAILED, _S.ABORTED}),
-    _S.GENERATING: frozenset({_S.INTERRUPTED, _S.FINISHED, _S.FAILED, _S.ABORTED}),
+    _S.GENERATING: frozenset({_S.INTERRUPTED, _S.ACTING, _S.FINISHED, _S.FAILED, _S.ABORTED}),
     _S.INTERRUPTED: frozenset({_S.ROUTING, _S.FAILED, _S.ABORTED}),
+    _S.ACTING: frozenset({_S.ROUTING, _S.FINISHED, _S.FAILED, _S.ABORTED}),
     _S.FINISHED: frozenset({_S.SCORED, _S.FAILED, _S.ABORTED}),
     _S.SCORED: frozenset(),
     _S.FAILED: frozenset(),
@@ -46,6 +51,13 @@ class Trajectory:
         self.end: SegmentEnd | None = None
         """Of the turn, when it is complete."""
         self.instance = self.error = ""
+        self.max_tokens: int | None = None
+        """What the turn may sample; null: as for every first turn."""
+        self.prefer: InstanceId | None = None
+        """It played the turn before, and has the KV cache."""
+        self.environment = ""
+        """Task queue of the process that keeps its environment; empty while none does."""
+        self._earlier_tokens = 0
         self.reward: float | None = None
         self._machine = Machine(f"trajectory {self.name}", LEGAL, TrajectoryState.ROUTING)
 
@@ -70,9 +82,16 @@ class Trajectory:
         self.to(TrajectoryState.SCORED)
         self.reward = reward
 
+    def next_turn(self, max_tokens: int) -> None:
+        """The environment has answered."""
+        self.to(TrajectoryState.ROUTING)
+        self.turn += 1
+        self.max_tokens, self.prefer, self.end = max_tokens, InstanceId(self.instance), None
+        self._earlier_tokens = self.tokens
+
     def absorb(self, result: TurnResult) -> None:
         """Take over what a generate call reports."""
-        self.tokens = max(self.tokens, result.tokens)
+        self.tokens = max(self.tokens, self._earlier_tokens + result.tokens)
         self.end = result.end if result.complete else None
         self.segments += 1 if result.new_tokens else 0
         self.versions.extend(version for version in result.versions if version not in self.versions)
@@ -86,3 +105,9 @@ class Trajectory:
             f"{self.name} turn {self.turn + 1}: {self.tokens} tokens, {versions}, {self.instance or '-'}, "
             f"{self.state}{reward}{error}"
         )
+
+
+def missing(trajectories: Sequence[Trajectory], needed: int) -> int:
+    """How many must still be finished for the group to be complete."""
+    finished = (TrajectoryState.FINISHED, TrajectoryState.SCORED)
+    return needed - sum(trajectory.state in finished for trajectory in trajectories)

@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
-    from ...schemas.ids import GroupId, RunId, rollout_queue, trajectory_names
+    from ...schemas.ids import GroupId, InstanceId, RunId, rollout_queue, trajectory_names
     from ...schemas.messages.rollout import (
         CalledTurn,
         GenerateRequest,
@@ -61,7 +61,7 @@ class TurnPlayer:
     ) -> None:
         self._run_id, self._group_id, self._rollout, self._tag = run_id, group_id, rollout, version_tag
         self._trajectories = {trajectory.index: trajectory for trajectory in trajectories}
-        self._turns = Turns(trajectories, rollout.needed)
+        self._turns = Turns(trajectories, rollout.needed, answered=rollout.turns is not None)
         self._call_route, self._conversation = route, conversation
         self._placements, self._lifetime, self._changed, self._label = placements, lifetime, changed, label
         self._seed = group_seed(rollout.seed, group_id)
@@ -94,11 +94,17 @@ class TurnPlayer:
     # --- routing -----------------------------------------------------------------------------------------------------
 
     async def _route(self) -> None:
-        """One question for all that wait. What found no room is asked for again after a while."""
+        """One question for all that wait, or one for each instance that they would continue on. What found no room is
+        asked for again after a while."""
         indices = self._turns.route()
         if not indices:
             return
-        placements = await self._ask(indices)
+        asked: dict[InstanceId | None, tuple[int, ...]] = {}
+        for index in indices:
+            prefer = self._trajectories[index].prefer
+            asked[prefer] = (*asked.get(prefer, ()), index)
+        answers = await asyncio.gather(*(self._ask(those, prefer) for prefer, those in asked.items()))
+        placements = [placement for answer in answers for placement in answer]
         self._begin(placements)
         if len(placements) < len(indices):
             await workflow.sleep(settings.ROUTE_RETRY_S)
@@ -110,13 +116,14 @@ class TurnPlayer:
             self._start(share)
         self._changed()
 
-    async def _ask(self, indices: tuple[int, ...]) -> Sequence[Placement]:
+    async def _ask(self, indices: tuple[int, ...], prefer: InstanceId | None) -> Sequence[Placement]:
         request = RouteRequest(
             run_id=self._run_id,
             group_id=self._group_id,
             indices=indices,
             version_tag=self._tag,
             method=self._rollout.routing,
+            prefer=prefer,
         )
         try:
             return (await self._call_route(request)).placements
@@ -163,11 +170,20 @@ class TurnPlayer:
     def _request(self, share: Share) -> GenerateRequest:
         called = []
         for trajectory in (self._trajectories[index] for index in share.indices):
-            seed = turn_seed(self._seed, trajectory.index, trajectory.turn)
-            called.append(CalledTurn(index=trajectory.index, turn=trajectory.turn, call=trajectory.calls, seed=seed))
+            called.append(
+                CalledTurn(
+                    index=trajectory.index,
+                    turn=trajectory.turn,
+                    call=trajectory.calls,
+                    seed=turn_seed(self._seed, trajectory.index, trajectory.turn),
+                    max_tokens=trajectory.max_tokens,
+                )
+            )
             trajectory.calls += 1
         unfinished, missing = self._turns.unfinished, max(1, self._turns.missing)
-        alone = len(unfinished) == len(called)
+        # A turn that the environment answers finishes nothing: none is cut short for it, and each end counts.
+        answered = self._rollout.turns is not None
+        alone = len(unfinished) == len(called) and not answered
         return GenerateRequest(
             run_id=self._run_id,
             group_id=self._group_id,
@@ -176,7 +192,7 @@ class TurnPlayer:
             sampling=self._rollout.sampling,
             enough=missing if alone else len(called),
             # What other calls finish may make this one superfluous: then each end counts.
-            one_by_one=not self._rollout.coalesce_rewards or (not alone and missing < len(unfinished)),
+            one_by_one=answered or not self._rollout.coalesce_rewards or (not alone and missing < len(unfinished)),
             one_version=self._rollout.one_version,
             conversation=self._conversation,
         )

@@ -3,7 +3,7 @@
 
 Promises: a turn is in one share at a time; one that has not begun, was interrupted, or whose host died, is routed as
 long as finished ones are missing, and otherwise rests with its stored tokens; an error of one turn is none of its
-siblings'.
+siblings'; what an instance says of a trajectory that was given up meanwhile changes nothing.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...schemas.ids import InstanceId
 from ...schemas.messages.rollout import Placement, TurnFailure, TurnResult
-from .trajectory import Trajectory, TrajectoryState
+from .trajectory import Trajectory, TrajectoryState, missing
 
 _S = TrajectoryState
 
@@ -27,16 +27,17 @@ class Share:
 
 
 class Turns:
-    def __init__(self, trajectories: Sequence[Trajectory], needed: int) -> None:
+    def __init__(self, trajectories: Sequence[Trajectory], needed: int, answered: bool = False) -> None:
+        """`answered`: an environment answers each turn that is complete."""
         self._trajectories, self._needed = trajectories, needed
+        self._after_turn = _S.ACTING if answered else _S.FINISHED
         self._by_index = {trajectory.index: trajectory for trajectory in trajectories}
         self._pausing: set[int] = set()
         """Their host failed a moment ago: another might not know it yet, or fail likewise."""
 
     @property
     def missing(self) -> int:
-        """Turns that must still be finished for the group to be complete."""
-        return self._needed - sum(t.state in (_S.FINISHED, _S.SCORED) for t in self._trajectories)
+        return missing(self._trajectories, self._needed)
 
     @property
     def routable(self) -> tuple[int, ...]:
@@ -45,8 +46,8 @@ class Turns:
 
     @property
     def unfinished(self) -> tuple[int, ...]:
-        """Turns that may still be finished."""
-        open_states = (_S.ROUTING, _S.GENERATING, _S.INTERRUPTED)
+        """Trajectories that may still be finished."""
+        open_states = (_S.ROUTING, _S.GENERATING, _S.INTERRUPTED, _S.ACTING)
         return tuple(t.index for t in self._trajectories if t.state in open_states)
 
     def route(self) -> tuple[int, ...]:
@@ -58,13 +59,15 @@ class Turns:
         return indices
 
     def placed(self, placements: Sequence[Placement]) -> list[Share]:
-        """One share per instance; none when enough have finished since the coordinator was asked. A turn that it places
-        twice, or that was not asked for, is refused by the state machine."""
+        """One share per instance; none when enough have finished since the coordinator was asked, and without what was
+        given up meanwhile. A turn that it places twice, or that was not asked for, is refused by the state machine."""
         shares: dict[InstanceId, Share] = {}
         for placement in placements if self.missing > 0 else ():
             trajectory = self._by_index[placement.index]
+            if trajectory.state is _S.FAILED:
+                continue
             trajectory.to(_S.GENERATING)
-            trajectory.instance = placement.instance
+            trajectory.instance, trajectory.prefer = placement.instance, None
             before = shares.get(placement.instance, Share(placement.instance, placement.version, ()))
             indices = (*before.indices, placement.index)
             shares[placement.instance] = Share(placement.instance, placement.version, indices)
@@ -83,13 +86,13 @@ class Turns:
 
     def host_lost(self, share: Share) -> None:
         """No answer will come: each continues elsewhere from what is stored, after a pause."""
-        for trajectory in self._of(share.indices):
+        for trajectory in self._playing(share):
             trajectory.to(_S.INTERRUPTED)
-        self._pausing.update(share.indices)
+            self._pausing.add(trajectory.index)
 
     def refused(self, share: Share, reason: str) -> None:
         """The call as a whole failed, for a reason that another instance cannot repair."""
-        for trajectory in self._of(share.indices):
+        for trajectory in self._playing(share):
             trajectory.fail(reason)
 
     def pausing(self, share: Share) -> tuple[int, ...]:
@@ -103,11 +106,13 @@ class Turns:
     def _ended(self, result: TurnResult) -> bool:
         """False: it still runs in the engine."""
         trajectory = self._by_index[result.index]
+        if trajectory.state is _S.FAILED:
+            return True
         trajectory.absorb(result)
         if result.failure is not None:
             self._failed(trajectory, result.failure)
         elif result.complete:
-            trajectory.to(_S.FINISHED)
+            trajectory.to(self._after_turn)
         elif not result.running:
             trajectory.to(_S.INTERRUPTED)
         return trajectory.state is not _S.GENERATING
@@ -121,6 +126,9 @@ class Turns:
 
     def _waits(self, trajectory: Trajectory) -> bool:
         return trajectory.state in (_S.ROUTING, _S.INTERRUPTED) and trajectory.index not in self._pausing
+
+    def _playing(self, share: Share) -> list[Trajectory]:
+        return [trajectory for trajectory in self._of(share.indices) if trajectory.state is not _S.FAILED]
 
     def _of(self, indices: Sequence[int]) -> list[Trajectory]:
         return [self._by_index[index] for index in indices]

@@ -1,0 +1,1 @@
+"""Environments: what answers the policy between its turns. `environment.py` is what a user writes against."""

@@ -1,0 +1,79 @@
+"""From a run's configuration to its environments. What can be known to be wrong is refused here, at admission (L13)."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...schemas.config import RunConfig
+from ...schemas.config.agentic import AgenticSection, AgentLoop, ThinkingTemplate
+from ...schemas.errors import EnvironmentLoadError
+from ...schemas.text import named
+from ..capture.model import ChatModel
+from ..user_code.load import load_object
+from .environment import Environment
+
+KEY = "psrl.agentic_rl.environment"
+
+Make = Callable[[], Environment]
+
+
+def load_environment(agentic: AgenticSection) -> Make:
+    """What makes one for each trajectory. Raises `EnvironmentLoadError`."""
+    path, kwargs = agentic.environment, agentic.environment_kwargs
+    found = load_object(KEY, path, EnvironmentLoadError)
+    if not (inspect.isclass(found) and issubclass(found, Environment)):
+        raise EnvironmentLoadError(
+            f"{KEY}={path!r} is a {type(found).__name__}; allowed: a class derived from Environment"
+        )
+    if missing := sorted(found.__abstractmethods__):
+        raise EnvironmentLoadError(f"{KEY}={path!r} lacks {', '.join(missing)}")
+    for name in ("tools", "reset", "step", "close", "save", "restore"):
+        if not inspect.iscoroutinefunction(getattr(found, name)):
+            raise EnvironmentLoadError(
+                f"{KEY}={path!r}: {name} is no async function; allowed: async def {name}(self, …)"
+            )
+    try:
+        inspect.signature(found).bind(**kwargs)
+    except TypeError as error:
+        raise EnvironmentLoadError(
+            f"psrl.agentic_rl.environment_kwargs={kwargs}: {path} takes {inspect.signature(found)}: {error}"
+        ) from error
+    return lambda: found(**kwargs)
+
+
+def check_environment(config: RunConfig) -> None:
+    """Loads it, and tries whether the model can be talked with. Raises a `UserError`."""
+    if config.psrl.agentic_rl.agent_loop is not AgentLoop.MULTI_TURN:
+        return
+    tool_schemas(config)
+    model = ChatModel.open(config)
+    if model.template.plays_apart():
+        raise EnvironmentLoadError(
+            f"psrl.agentic_rl.thinking_template={ThinkingTemplate.FORK} makes a training sequence of every turn, and a "
+            f"trajectory of psrl.agentic_rl.agent_loop={AgentLoop.MULTI_TURN} is one; allowed: "
+            f"{ThinkingTemplate.KEEP}, {ThinkingTemplate.REFUSE}"
+        )
+
+
+def tool_schemas(config: RunConfig) -> Sequence[Mapping[str, Any]]:
+    """Of the tools that the policy may call. Blocks; for threads. Raises `EnvironmentLoadError`."""
+    agentic = config.psrl.agentic_rl
+    if agentic.agent_loop is not AgentLoop.MULTI_TURN:
+        return ()
+    make = load_environment(agentic)
+    try:
+        return list(asyncio.run(_asked(make, agentic.step_timeout_s)))
+    except EnvironmentLoadError:
+        raise
+    except Exception as error:  # the border to user code, which may raise anything
+        raise EnvironmentLoadError(f"{KEY}={agentic.environment!r}: {named(error)}") from error
+
+
+async def _asked(make: Make, timeout_s: float) -> Sequence[Mapping[str, Any]]:
+    environment = make()
+    async with asyncio.timeout(timeout_s):
+        try:
+            return await environment.tools()
+        finally:
+            await environment.close()
