@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
@@ -68,9 +68,19 @@ SIZES = {"xs": Shape(64, 2, 2, 1, 128), "s": Shape(128, 3, 4, 2, 384)}
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recorded:
     """All that decides the weights; a folder is reused only when every value is equal."""
 
+    @property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+
+AnyRecipe = TypeVar("AnyRecipe", bound=Recorded)
+
+
+@dataclass(frozen=True)
+class Recipe(Recorded):
     size: str = "xs"
     digits: int = 1
     seed: int = 0
@@ -87,10 +97,6 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.size not in SIZES:
             raise ValueError(f"size={self.size!r}: allowed are {', '.join(SIZES)}")
-
-    @property
-    def fingerprint(self) -> str:
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 
 def make_tokenizer() -> Qwen2Tokenizer:
@@ -245,7 +251,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def holds(folder: Path, recipe: Recipe) -> bool:
+def holds(folder: Path, recipe: Recorded) -> bool:
     try:
         stored = json.loads((folder / RECIPE_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -258,7 +264,7 @@ def refuse_foreign(out: Path) -> None:
         raise FileExistsError(f"out={out}: holds something that is no demo model; name a new or empty folder")
 
 
-def publish(scratch: Path, out: Path, recipe: Recipe) -> None:
+def publish(scratch: Path, out: Path, recipe: Recorded) -> None:
     """Moves the finished folder into place; the loser of a race for the same recipe keeps the winner's model."""
     refuse_foreign(out)
     if (out / RECIPE_FILE).exists() and not holds(out, recipe):
@@ -270,7 +276,12 @@ def publish(scratch: Path, out: Path, recipe: Recipe) -> None:
             raise
 
 
-def make_demo_model(out: Path, recipe: Recipe, say: Callable[[str], None] = print) -> bool:
+def make_demo_model(
+    out: Path,
+    recipe: AnyRecipe,
+    say: Callable[[str], None] = print,
+    train: Callable[[AnyRecipe, Qwen2Tokenizer, Callable[[str], None]], Qwen2ForCausalLM] = train_model,
+) -> bool:
     """Makes the model unless `out` already holds it; returns whether it was made."""
     if holds(out, recipe):
         say(f"{out} already holds this model")
@@ -282,7 +293,7 @@ def make_demo_model(out: Path, recipe: Recipe, say: Callable[[str], None] = prin
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
         folder = Path(scratch) / "model"
         tokenizer = make_tokenizer()
-        train_model(recipe, tokenizer, say).save_pretrained(folder)
+        train(recipe, tokenizer, say).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         content = {"fingerprint": recipe.fingerprint, "recipe": asdict(recipe)}
         (folder / RECIPE_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

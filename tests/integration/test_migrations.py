@@ -174,7 +174,7 @@ def test_upgrading_a_current_store_changes_nothing(postgres_url: str) -> None:
 def test_an_empty_store_is_refused_with_both_revisions_named(postgres_server: PostgresServer) -> None:
     with (
         postgres_server.database("template0") as url,
-        pytest.raises(StoreRevisionMismatch, match=r"revision none \(empty\).* needs 0008.*psrl up"),
+        pytest.raises(StoreRevisionMismatch, match=r"revision none \(empty\).* needs 0009.*psrl up"),
     ):
         require_current(url)
 
@@ -186,5 +186,5 @@ def test_a_store_of_another_release_is_refused(postgres_url: str) -> None:
             connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     finally:
         engine.dispose()
-    with pytest.raises(StoreRevisionMismatch, match="revision 9999, this release needs 0008"):
+    with pytest.raises(StoreRevisionMismatch, match="revision 9999, this release needs 0009"):
         require_current(postgres_url)
