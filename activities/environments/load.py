@@ -12,6 +12,7 @@ from ...schemas.text import named
 from ..capture.model import ChatModel
 from ..user_code.load import load_object
 from .environment import Environment
+from .tools.environment import NAME, tool_environment
 
 KEY = "psrl.agentic_rl.environment"
 
@@ -21,6 +22,11 @@ Make = Callable[[], Environment]
 def load_environment(agentic: AgenticSection) -> Make:
     """What makes one for each trajectory. Raises `EnvironmentLoadError`."""
     path, kwargs = agentic.environment, agentic.environment_kwargs
+    if path == NAME:
+        if kwargs:
+            raise EnvironmentLoadError(f"psrl.agentic_rl.environment_kwargs={kwargs}: {NAME} takes none")
+        tool_environment(agentic)
+        return lambda: tool_environment(agentic)
     found = load_object(KEY, path, EnvironmentLoadError)
     if not (inspect.isclass(found) and issubclass(found, Environment)):
         raise EnvironmentLoadError(

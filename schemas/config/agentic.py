@@ -39,15 +39,52 @@ class BatchAggMode(StrEnum):
     """The training sequences of one episode share the weight of one."""
 
 
+class TruncateSide(StrEnum):
+    """Which part of a tool's long answer the model sees."""
+
+    LEFT = "left"
+    """Its beginning."""
+    RIGHT = "right"
+    """Its end."""
+    MIDDLE = "middle"
+    """Half of each: what is in the middle is left out."""
+
+
+class McpServer(Section):
+    """A program that offers tools over its standard streams."""
+
+    command: str
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    """Variables of its environment, beside the few that every program needs."""
+    repeatable: bool = True
+    """Whether calls of its tools may be made again when the process that keeps the environment is lost."""
+
+
 class AgenticSection(Section):
     agent_loop: AgentLoop = AgentLoop.GENERATE_ONLY
     """`generate_only`: the policy answers each prompt once. `multi_turn`: it and `environment` take turns
     (docs/environments.md). `session`: an agent from outside, `agent` or `agent_command`, converses with it over HTTP
     (docs/sessions.md)."""
     environment: str = ""
-    """Import path `package.module:Class` of an `Environment`, or `path/to/file.py:Class`. Required for multi_turn."""
+    """Import path `package.module:Class` of an `Environment`, or `path/to/file.py:Class`; or `tools`, which runs what
+    the model calls, and is done when it calls nothing. Required for multi_turn."""
     environment_kwargs: dict[str, Any] = {}
     """Arguments of the class, by name."""
+    tools: tuple[str, ...] = ()
+    """Of the environment `tools`: import paths of functions, sync or async. Type hints and docstring say what the model
+    is told of them."""
+    mcp_servers: dict[str, McpServer] = {}
+    """Of the environment `tools`: programs that offer tools by the Model Context Protocol, each under a name. Needs
+    `pip install 'psrl[mcp]'`."""
+    tool_timeout_s: float = Field(default=30, gt=0)
+    """Time limit of one call; past it the model is told so. It counts against `step_timeout_s`, too."""
+    max_parallel_calls: int = Field(default=1, ge=1)
+    """Calls of one turn that run at the same time."""
+    max_tool_response_length: int = Field(default=256, ge=1)
+    """Characters of a tool's answer that the model sees."""
+    tool_response_truncate_side: TruncateSide = TruncateSide.MIDDLE
+    """Which part of a longer answer that is: its beginning (left), its end (right), or half of each (middle)."""
     max_turns: int = Field(default=8, ge=1)
     """Turns of the model; the environment answers the last one, too, and the trajectory is scored."""
     max_turn_tokens: int | None = Field(default=None, ge=1)

@@ -64,6 +64,21 @@ MODES = (
         lambda config: config.psrl.agentic_rl.agent_loop == "multi_turn",
         "psrl.agentic_rl.agent_loop=multi_turn",
     ),
+    Mode(
+        tuple(
+            f"psrl.agentic_rl.{key}"
+            for key in (
+                "tools",
+                "mcp_servers",
+                "tool_timeout_s",
+                "max_parallel_calls",
+                "max_tool_response_length",
+                "tool_response_truncate_side",
+            )
+        ),
+        lambda config: config.psrl.agentic_rl.environment == "tools",
+        "psrl.agentic_rl.environment=tools",
+    ),
     Mode(("data.seed",), lambda config: config.data.shuffle, "data.shuffle=true"),
     Mode(("reward.coalesce",), lambda config: config.reward.scope != "group", "reward.scope=trajectory"),
     Mode(

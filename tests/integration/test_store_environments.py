@@ -1,6 +1,8 @@
 """Environments answer turns in the real store, with a real tokenizer and chat template."""
 
 import asyncio
+import importlib
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,22 @@ from psrl.schemas.tables import Segment, Trajectory, Turn
 from tests.support import environments as scripted
 from tests.support.runs import RUN, add_segment, admit, config_values, draw, finish, ids_of, set_trajectory, sums
 from tests.support.runs import write_jsonl as write
-from tests.support.tiny_model import SPECIALS
+from tests.support.tiny_model import CHAT_TEMPLATE, SPECIALS, make_tiny_model
 
 pytestmark = pytest.mark.integration
 
 GROUP = GroupId("000000")
 EOS, USER, ASSISTANT = (SPECIALS.index(name) for name in ("<|eos|>", "<|user|>", "<|assistant|>"))
+
+
+@pytest.fixture
+def vllm() -> None:
+    """Whose import warns, and is not ours to repair."""
+    pytest.importorskip("vllm", exc_type=ImportError)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in ("vllm.parser.parser_manager", "vllm.reasoning", "vllm.tool_parsers"):
+            importlib.import_module(name)
 
 
 @pytest.fixture(autouse=True)
@@ -40,12 +52,14 @@ class Loop:
         self.engine, self._model, self._folder = engine, model, folder
         self.process = Environments(engine, "queue-1")
 
-    async def open(self, environment: str, response_tokens: int = 20, **agentic: Any) -> None:
+    async def open(
+        self, environment: str, response_tokens: int = 20, data: dict[str, Any] | None = None, **agentic: Any
+    ) -> None:
         train = write(self._folder / "train.jsonl", sums(2))
-        section = {"agent_loop": "multi_turn", "environment": f"tests.support.environments:{environment}", **agentic}
-        values = config_values(
-            self._model, train, psrl={"agentic_rl": section}, data={"max_response_length": response_tokens}
-        )
+        path = environment if environment == "tools" else f"tests.support.environments:{environment}"
+        section = {"agent_loop": "multi_turn", "environment": path, **agentic}
+        lengths = {"max_response_length": response_tokens, **(data or {})}
+        values = config_values(self._model, train, psrl={"agentic_rl": section}, data=lengths)
         await admit(self.engine, values)
         scripted.events.clear()
         await draw(self.engine, [0])
@@ -306,3 +320,41 @@ async def test_turns_without_a_hole(loop: Loop) -> None:
     async with loop.engine.connect() as connection:
         turns = (await connection.execute(select(Turn.turn, Turn.end, Turn.tokens).order_by(Turn.turn))).all()
     assert [tuple(turn) for turn in turns] == [(0, "stop", 3), (1, None, 0)]
+
+
+async def test_the_policy_calls_a_tool_in_its_own_words_and_reads_what_it_says(
+    store: AsyncEngine, tmp_path: Path, vllm: None
+) -> None:
+    """By vLLM's parser; the schemas of the tools are in the prompt, where the template has a place for them."""
+    model = make_tiny_model(tmp_path / "model", context_tokens=512)
+    with_tools = "{% if tools %}{{ '<|user|>' + (tools | tojson) }}{% endif %}" + CHAT_TEMPLATE
+    (tmp_path / "tools.jinja").write_text(with_tools)
+    loop = Loop(store, model, tmp_path)
+    data = {"chat_template": str(tmp_path / "tools.jinja"), "max_prompt_length": 400}
+    tools = {"tool_parser": "hermes", "tools": ["tests.support.tools:add"]}
+    await loop.open("tools", response_tokens=100, data=data, **tools)
+    async with store.connect() as connection:
+        (prompt,) = (await connection.exec_driver_sql("SELECT DISTINCT prompt_text FROM groups")).one()
+    assert '"description": "Adds two numbers."' in prompt
+    call = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 5}}</tool_call>'
+    assert (await loop.says(call)).ended is None
+    assert await loop.given(1) == [EOS, *ids_of("<|tool|>7"), ASSISTANT]
+    assert (await loop.says("7", turn=1)).ended is TerminateReason.FINISHED
+    assert (await loop.outcome()).info == {"tool_calls": 1, "tool_errors": 0}
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({}, "has no tools"),
+        ({"tools": ["tests.support.tools:add"], "tool_parser": None}, "no call would be found"),
+        ({"tools": ["tests.support.tools:add"], "tool_parser": "hermse"}, "did you mean 'hermes'"),
+        ({"tools": ["tests.support.tools:silent"]}, "has no docstring"),
+    ],
+)
+async def test_tools_that_cannot_be_called_are_refused_at_admission(
+    loop: Loop, vllm: None, keys: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ApplicationError, match=told) as raised:
+        await loop.open("tools", **{"tool_parser": "hermes", **keys})
+    assert raised.value.non_retryable
