@@ -24,18 +24,19 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from psrl.activities.boundary import boundary
+from psrl.activities.environments.step import Environments
 from psrl.activities.generation.turns import TurnStore
 from psrl.activities.generation.writer import SegmentWriter
 from psrl.activities.routing.activities import RoutingActivities
 from psrl.activities.store.activities import StoreActivities
 from psrl.activities.weights.transports import every_transport
-from psrl.schemas.ids import ORCHESTRATOR_QUEUE, InstanceId, RunId, rollout_queue
+from psrl.schemas.ids import ORCHESTRATOR_QUEUE, InstanceId, RunId, environments_queue, rollout_queue
 from psrl.schemas.messages.rollout import InstanceReport, PauseRequest
 from psrl.schemas.messages.run import RunResult, RunStatus, StartRun
 from psrl.schemas.stack import HOME_VARIABLE, STACK_FILE, Stack
 from psrl.workers.coordinator.client import CoordinatorClient
 from psrl.workers.coordinator.server import start_server
-from psrl.workers.cpu import cpu_worker
+from psrl.workers.cpu import cpu_worker, environment_worker
 from psrl.workers.orchestrator import CACHED_WORKFLOWS, orchestrator
 from psrl.workers.rollout.activities import RolloutActivities
 from psrl.workers.rollout.calls import Calls
@@ -202,7 +203,11 @@ async def small_stack(
         await _start_trainer(entered, stack)
         routing = RoutingActivities(coordinator)
         await entered.enter_async_context(orchestrator(client, StoreActivities(store), routing, cached_workflows))
-        await entered.enter_async_context(cpu_worker(client, store, instances))
+        queue = environments_queue(uuid.uuid4().hex[:8])
+        environments = Environments(store, queue)
+        entered.push_async_callback(environments.end)
+        await entered.enter_async_context(cpu_worker(client, store, instances, environments=environments))
+        await entered.enter_async_context(environment_worker(client, queue, environments))
         hosts = {name: InProcessHost(name, script) for i, name in enumerate(names) if i not in processes}
         run_id = RunId(f"run-{uuid.uuid4().hex[:8]}")
         small = SmallStack(client, stack, store, coordinator, model, hosts, {}, run_id)
