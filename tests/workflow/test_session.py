@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId, RunId, session_id, session_workflow
 from psrl.schemas.messages.rollout import Placement, Sampling, SegmentEnd, TurnFailure, TurnRequest, TurnResult
+from psrl.schemas.messages.run import TurnLimits
 from psrl.schemas.messages.sessions import (
     AskedTurn,
     CloseSession,
@@ -35,13 +36,15 @@ def asked(turn: int = 0, index: int = 0, placements: tuple[Placement, ...] = ())
     return AskedTurn(index=index, turn=turn, sampling=Sampling(temperature=1, max_tokens=8), placements=placements)
 
 
-async def begin(client: Client, run_id: str, *, first_call: int = 1, **limits: float) -> Handle:
+async def begin(
+    client: Client, run_id: str, turns: TurnLimits | None = None, *, first_call: int = 1, **limits: float
+) -> Handle:
     start = StartSession(
         run_id=RunId(run_id),
         session_id=session_id(GROUP, 0),
         group_id=GROUP,
         version_tag=0,
-        rollout=rollout_settings(),
+        rollout=rollout_settings(turns=turns),
         limits=LIMITS.model_copy(update=limits),
         first_call=first_call,
     )
@@ -101,6 +104,18 @@ async def test_turns_follow_each_other_and_the_record_adds_them_up(client: Clien
     assert [s.status for s in parts.sessions] == [SessionStatus.CLOSING, SessionStatus.CLOSED]
     assert all(request.conversation and request.call >= 1 for request in parts.generated)
     assert len({(r.call, r.turn) for r in parts.generated if r.trajectory.index == 0}) == 2
+
+
+async def test_a_session_of_a_run_whose_groups_play_with_an_environment_is_answered_by_its_agent_alone(
+    client: Client, run_id: str
+) -> None:
+    parts = serving()
+    async with asyncio.timeout(60), parts.workers(client):
+        session = await begin(client, run_id, turns=TurnLimits(attempt_s=60))
+        assert [(await play(session, asked(turn))).end for turn in (0, 1)] == [SegmentEnd.STOP, SegmentEnd.STOP]
+        await session.signal(Session.close, CloseSession(reason="done"))
+        await session.result()
+    assert parts.stepped == []
 
 
 async def test_a_turn_that_is_asked_for_again_is_played_once(client: Client, run_id: str) -> None:

@@ -61,7 +61,9 @@ class TurnPlayer:
     ) -> None:
         self._run_id, self._group_id, self._rollout, self._tag = run_id, group_id, rollout, version_tag
         self._trajectories = {trajectory.index: trajectory for trajectory in trajectories}
-        self._turns = Turns(trajectories, rollout.needed, answered=rollout.turns is not None)
+        self._answered = rollout.turns is not None and not conversation
+        """By an environment; the turns of a session are answered by its agent, whatever the run's groups do."""
+        self._turns = Turns(trajectories, rollout.needed, answered=self._answered)
         self._call_route, self._conversation = route, conversation
         self._placements, self._lifetime, self._changed, self._label = placements, lifetime, changed, label
         self._seed = group_seed(rollout.seed, group_id)
@@ -182,8 +184,7 @@ class TurnPlayer:
             trajectory.calls += 1
         unfinished, missing = self._turns.unfinished, max(1, self._turns.missing)
         # A turn that the environment answers finishes nothing: none is cut short for it, and each end counts.
-        answered = self._rollout.turns is not None
-        alone = len(unfinished) == len(called) and not answered
+        alone = len(unfinished) == len(called) and not self._answered
         return GenerateRequest(
             run_id=self._run_id,
             group_id=self._group_id,
@@ -192,7 +193,9 @@ class TurnPlayer:
             sampling=self._rollout.sampling,
             enough=missing if alone else len(called),
             # What other calls finish may make this one superfluous: then each end counts.
-            one_by_one=answered or not self._rollout.coalesce_rewards or (not alone and missing < len(unfinished)),
+            one_by_one=self._answered
+            or not self._rollout.coalesce_rewards
+            or (not alone and missing < len(unfinished)),
             one_version=self._rollout.one_version,
             conversation=self._conversation,
         )
