@@ -84,5 +84,6 @@ def _not_storable(value: Any) -> str:
         return next(filter(None, map(_not_storable, [*value, *value.values()])), "")
     if isinstance(value, list | tuple):
         return next(filter(None, map(_not_storable, value)), "")
-    allowed = value is None or isinstance(value, bool | int | float)
+    # A section in a mapping or list has looked at its own values.
+    allowed = value is None or isinstance(value, bool | int | float | BaseModel)
     return "" if allowed else f"input should be text, a number, true, false, null, a list or a mapping, not {value!r}"
