@@ -52,7 +52,14 @@ async def main(stack: Stack, stop: asyncio.Event) -> None:
     watchdog = asyncio.create_task(_watchdog())
     try:
         async with (
-            cpu_worker(client, store, len(stack.instances), rewards, environments, stack.gateway_address),
+            cpu_worker(
+                client,
+                store,
+                len(stack.instances),
+                rewards,
+                environments=environments,
+                gateway=stack.gateway_address,
+            ),
             environment_worker(client, queue, environments),
             agent_worker(client, store, stack),
         ):
@@ -70,6 +77,7 @@ def cpu_worker(
     store: AsyncEngine,
     instances: int | None,
     rewards: Rewards | None = None,
+    *,
     environments: Environments | None = None,
     gateway: str | None = None,
 ) -> Worker:
