@@ -19,9 +19,7 @@ from ..boundary import boundary
 from ..environments.load import check_environment
 from ..filters.registry import check_filter
 from ..heartbeat import heartbeating
-from ..rewards.load import check_columns, check_reward, chosen_for
-from ..rewards.shapes import columns_of
-from ..user_code.prepared import Found
+from ..rewards.load import Loaded, check_rewards, check_rows
 from .dataset import Dataset, DatasetCache
 from .model_dir import check_model
 
@@ -30,13 +28,12 @@ class Checked(NamedTuple):
     config: RunConfig
     dataset: Dataset
     total_steps: int
-    reward: Found
+    rewards: tuple[Loaded, ...]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What people should know although nothing is wrong."""
-        chosen = chosen_for(self.config.reward, self.reward)
-        return (*self.dataset.notes, *([chosen] if chosen else []))
+        return (*self.dataset.notes, *(note for one in self.rewards for note in one.notes))
 
 
 class Admit:
@@ -71,21 +68,21 @@ class Admit:
 
     def _check(self, request: AdmitRequest) -> Checked:
         config = parse_config(request.config)
-        found = check_parts(config, self._instances, self._gateway)
+        rewards = check_parts(config, self._instances, self._gateway)
         dataset = self._datasets.load(config)
-        check_reward_columns(config, found, dataset)
-        return Checked(config, dataset, total_steps(config, len(dataset.train)), found)
+        check_reward_rows(rewards, dataset)
+        return Checked(config, dataset, total_steps(config, len(dataset.train)), rewards)
 
 
-def check_parts(config: RunConfig, instances: int | None, gateway: str | None = None) -> Found:
+def check_parts(config: RunConfig, instances: int | None, gateway: str | None = None) -> tuple[Loaded, ...]:
     """All that can be known before the data are read. Raises a `UserError`."""
     check_instances(config, instances)
     check_model(config)
-    found = check_reward(config.reward)
+    rewards = check_rewards(config.reward)
     check_filter(config)
     check_agents(config, gateway)
     check_environment(config)
-    return found
+    return rewards
 
 
 def check_instances(config: RunConfig, available: int | None) -> None:
@@ -98,10 +95,9 @@ def check_instances(config: RunConfig, available: int | None) -> None:
         )
 
 
-def check_reward_columns(config: RunConfig, found: Found, dataset: Dataset) -> None:
-    """Raises `RewardLoadError` when the function wants a column that no row has."""
-    prompts = (*dataset.train, *dataset.validation)
-    check_columns(config.reward, found, (name for prompt in prompts for name in columns_of(prompt)))
+def check_reward_rows(rewards: tuple[Loaded, ...], dataset: Dataset) -> None:
+    """Raises `RewardLoadError` when a function wants a column that no row has, `DataError` for a row without tests."""
+    check_rows(rewards, {"data.train_files": dataset.train, "data.val_files": dataset.validation})
 
 
 def total_steps(config: RunConfig, prompts: int) -> int:

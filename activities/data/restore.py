@@ -27,7 +27,7 @@ from ..filters.scored import read_scored_groups
 from ..filters.verdict import Verdicts
 from ..heartbeat import heartbeating
 from ..store.literals import listed
-from .admit import Checked, admission_of, check_parts, check_reward_columns, total_steps
+from .admit import Checked, admission_of, check_parts, check_reward_rows, total_steps
 from .dataset import DatasetCache, fingerprint
 
 STEPS = text("SELECT count(*), max(buffer) FROM step_metrics WHERE run_id = :run")
@@ -115,7 +115,7 @@ class Restore:
 
     def _check(self, run: Row[Any], accept_changed_data: bool) -> Checked:
         config = parse_config(run.config)
-        found = check_parts(config, self._instances, self._gateway)
+        rewards = check_parts(config, self._instances, self._gateway)
         changed = fingerprint(config) != run.data_fingerprint
         if changed and not accept_changed_data:
             raise DataError(
@@ -124,9 +124,9 @@ class Restore:
                 f"Restore them, or `psrl resume {run.run_id} --accept-changed-data`: a new epoch begins then"
             )
         dataset = self._datasets.load(config)
-        check_reward_columns(config, found, dataset)
+        check_reward_rows(rewards, dataset)
         steps = total_steps(config, len(dataset.train)) if changed else run.total_steps
-        return Checked(config, dataset, steps, found)
+        return Checked(config, dataset, steps, rewards)
 
 
 async def _run(connection: AsyncConnection, run_id: RunId) -> Row[Any]:

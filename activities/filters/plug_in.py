@@ -13,6 +13,7 @@ KEY = "psrl.group_post_process.name"
 
 class PlugIn:
     about = None
+    at_once: int | None = None
 
     def __init__(self, path: str) -> None:
         """Raises `FilterLoadError`."""

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from ...schemas.config import RewardScope, RewardSection
 from ...schemas.errors import RewardLoadError
 from ...schemas.messages.rewards import RewardSample
-from ..user_code.load import is_async, load_function, signature_of
+from ..user_code.load import UserFunction, is_async, load_function, signature_of
 from ..user_code.prepared import Recipe
+from .built_in.registry import built_in
 from .reading import Reading, reading, readings
 from .shapes import Accepts, Shape, columns_wanted, for_trl, for_verl, for_verl_batch, recognise
 
@@ -33,16 +34,19 @@ class About(NamedTuple):
 
 
 class Judge:
-    def __init__(self, reward: RewardSection) -> None:
-        """Raises `RewardLoadError`."""
-        named = _named(reward)
-        self.function = load_function("reward.function", reward.function, RewardLoadError)
+    def __init__(self, reward: RewardSection, key: str = "reward") -> None:
+        """`key`: where the function stands in the configuration. Raises `RewardLoadError`."""
+        named = _named(reward, key)
+        ours = built_in(reward, key)
+        self.at_once = ours.at_once if ours else None
+        self.function: UserFunction = ours or load_function(f"{key}.function", reward.function, RewardLoadError)
         self.is_async = is_async(self.function)
         self.signature = signature_of(self.function)
-        self.shape = recognise(named, self.signature, reward.kwargs)
+        self._kwargs = {} if ours else reward.kwargs
+        self.shape = Shape.SAMPLE if ours else recognise(named, self.signature, reward.kwargs, key)
         if self.shape is Shape.VERL and reward.scope is RewardScope.GROUP:
             raise RewardLoadError(
-                f"reward.scope=group, but {named} takes {self.signature}, one sample; allowed: reward.scope=auto, or "
+                f"{key}.scope=group, but {named} takes {self.signature}, one sample; allowed: {key}.scope=auto, or "
                 "veRL's f(data_sources, solution_strs, ground_truths, extra_infos)"
             )
         if isinstance(self.function, _lru_cache_wrapper) and not _hashable(self.shape, self.signature):
@@ -51,9 +55,10 @@ class Judge:
                 "hashed; allowed: remember a function of texts that this one calls"
             )
         by_group = self.shape.takes_lists if reward.scope is RewardScope.AUTO else reward.scope is RewardScope.GROUP
-        wanted = columns_wanted(self.signature, reward.kwargs) if self.shape is Shape.TRL else frozenset[str]()
+        wanted = ours.columns if ours else frozenset[str]()
+        if self.shape is Shape.TRL:
+            wanted = columns_wanted(self.signature, reward.kwargs)
         self.about = About(str(self.signature), by_group, wanted)
-        self._kwargs = reward.kwargs
 
     def ask(self, argument: Question) -> Any:
         match self.shape:
@@ -79,12 +84,12 @@ class Judge:
         return self.function(**{**Accepts.of(self.signature).chosen(offered), **self._kwargs})
 
 
-def recipe(reward: RewardSection) -> Recipe:
-    return Recipe(Judge, (reward,), _named(reward), RewardLoadError)
+def recipe(reward: RewardSection, key: str = "reward") -> Recipe:
+    return Recipe(Judge, (reward, key), _named(reward, key), RewardLoadError)
 
 
-def _named(reward: RewardSection) -> str:
-    return f"reward.function={reward.function!r}"
+def _named(reward: RewardSection, key: str) -> str:
+    return f"{key}.function={reward.function!r}"
 
 
 def _hashable(shape: Shape, signature: Signature | None) -> bool:

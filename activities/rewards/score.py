@@ -24,19 +24,17 @@ from ..filters.verdict import Verdicts
 from ..heartbeat import heartbeating
 from ..store.connections import one_statement_each
 from ..store.runs import AdmittedRuns
-from ..user_code.calls import UserCalls
 from ..user_code.kept import KeptPerRun
-from .compute import score_samples
-from .judge import recipe
 from .own import own_score, unfit
 from .samples import Scorable, read_scorable, to_sample, write_scores
+from .weighted import RewardCalls
 
 
 class Rewards:
     def __init__(self, store: AsyncEngine) -> None:
         self._store, self._alone = store, one_statement_each(store)
         self._runs = AdmittedRuns()
-        self._calls = KeptPerRun[UserCalls](UserCalls.close)
+        self._calls = KeptPerRun[RewardCalls](RewardCalls.close)
         self._tokenizers = KeptPerRun[Tokenizer]()
         self._verdicts = Verdicts()
 
@@ -81,14 +79,12 @@ class Rewards:
 
     async def _of_fit(self, config: RunConfig, items: Sequence[Scorable], apart: bool) -> list[Score]:
         run, needed = items[0].workflow_run_id, needed_metric(config) if items[0].purpose == Purpose.TRAIN else None
-        if not config.reward.function:
+        if not config.reward.parts:
             return [own_score(item, needed) for item in items]
         tokenizer = await self._tokenizer(run, config.model)
         samples = [to_sample(item, tokenizer) for item in items]
         indices = [item.index for item in items]
-        return await score_samples(
-            self._calls_of(run, config.reward), config.reward, indices, samples, needed, apart=apart
-        )
+        return await self._calls_of(run, config.reward).score(indices, samples, needed, apart=apart)
 
     async def _verdict(self, run: str, config: RunConfig, request: ScoreRequest, apart: bool) -> GroupVerdict | None:
         """None while the group is incomplete."""
@@ -105,9 +101,9 @@ class Rewards:
         found = await asyncio.to_thread(load_tokenizer, model.path, model.trust_remote_code)
         return self._tokenizers.get(run, lambda: found)
 
-    def _calls_of(self, run: str, reward: RewardSection) -> UserCalls:
+    def _calls_of(self, run: str, reward: RewardSection) -> RewardCalls:
         """One per run, shared by all its activities in this process."""
-        return self._calls.get(run, lambda: UserCalls("reward", recipe(reward), reward))
+        return self._calls.get(run, lambda: RewardCalls(reward))
 
 
 def _stored(item: Scorable) -> Score:

@@ -80,13 +80,13 @@ class Accepts(NamedTuple):
         return offered if self.others else {name: value for name, value in offered.items() if name in self.names}
 
 
-def recognise(named: str, signature: inspect.Signature | None, kwargs: dict[str, Any]) -> Shape:
-    """`named` is the configuration's key and value. Raises `RewardLoadError`. A function without a signature to look at
-    is taken for one of ours."""
+def recognise(named: str, signature: inspect.Signature | None, kwargs: dict[str, Any], key: str = "reward") -> Shape:
+    """`named` is the function's key and value, `key` that of the reward. Raises `RewardLoadError`. A function without
+    a signature to look at is taken for one of ours."""
     if signature is None:
         return Shape.SAMPLE
     accepts = Accepts.of(signature)
-    _check_kwargs(named, signature, accepts, kwargs)
+    _check_kwargs(key, named, signature, accepts, kwargs)
     positional = any(one.kind is Parameter.POSITIONAL_ONLY for one in signature.parameters.values())
     missing = accepts.required - kwargs.keys()
     for shape, offered in ((Shape.VERL, VERL), (Shape.VERL_BATCH, VERL_BATCH)):
@@ -220,9 +220,9 @@ def _told(sample: RewardSample) -> dict[str, Any]:
     return {**told, **({"outcome_info": sample.outcome_info} if sample.outcome_info else {})}
 
 
-def _check_kwargs(named: str, signature: inspect.Signature, accepts: Accepts, kwargs: dict[str, Any]) -> None:
+def _check_kwargs(key: str, named: str, signature: inspect.Signature, accepts: Accepts, kwargs: dict[str, Any]) -> None:
     if not accepts.others and (unknown := sorted(kwargs.keys() - accepts.names)):
-        raise RewardLoadError(f"reward.kwargs.{unknown[0]}: {named} takes {signature}, which has no such argument")
+        raise RewardLoadError(f"{key}.kwargs.{unknown[0]}: {named} takes {signature}, which has no such argument")
     given = {*VERL, *VERL_BATCH, "prompts", "completions", "completion_ids"}
     if taken := sorted(kwargs.keys() & given):
-        raise RewardLoadError(f"reward.kwargs.{taken[0]} is given by the sample; allowed: other arguments of {named}")
+        raise RewardLoadError(f"{key}.kwargs.{taken[0]} is given by the sample; allowed: other arguments of {named}")

@@ -23,14 +23,17 @@ log = logging.getLogger(__name__)
 class UserCalls:
     """A group filter has the limits of a reward: it runs where rewards run, on behalf of the same activity."""
 
-    def __init__(self, what: str, recipe: Recipe, limits: RewardSection) -> None:
+    def __init__(self, what: str, recipe: Recipe, limits: RewardSection, key: str = "reward") -> None:
+        """`key`: where the limits stand in the configuration."""
         self._what, self._recipe = what, recipe
         self._isolation = limits.isolation
         self._room = asyncio.Semaphore(limits.max_concurrency)
         self._max_abandoned = limits.max_concurrency
         self._timeout_s = limits.timeout_s
+        self._limit = f"{key}.timeout_s={limits.timeout_s:g}"
+        self._late = f"no result within {self._limit}"
         self._abandoned = 0
-        self._pool = Pool(what, recipe, limits)
+        self._pool = Pool(what, recipe, limits, self._late)
         self._preparing = asyncio.Lock()
         self._loaded = False
         self._about: Any = None
@@ -88,6 +91,8 @@ class UserCalls:
                 if self._isolation is RewardIsolation.AUTO and (need := needs_process(prepared.function)):
                     self._isolate(need)
                 self._prepared, self._is_async = prepared, prepared.is_async
+                if prepared.at_once is not None:
+                    self._room = asyncio.Semaphore(min(prepared.at_once, self._max_abandoned))
                 return prepared.about
         return (await asyncio.to_thread(examine, self._recipe)).about
 
@@ -107,8 +112,8 @@ class UserCalls:
         async with self._room:
             if self._abandoned >= self._max_abandoned:
                 raise UserCodeFailed(
-                    f"{self._abandoned} earlier calls still run past reward.timeout_s={self._timeout_s:g}; no more are "
-                    "started until one of them ends"
+                    f"{self._abandoned} earlier calls still run past {self._limit}; no more are started until one of "
+                    "them ends"
                 )
             if self._is_async:
                 return await self._call_async(prepared, argument)
@@ -121,7 +126,7 @@ class UserCalls:
                 return result.result()
         finally:
             self._abandon(result)
-        raise UserCodeFailed(self._late())
+        raise UserCodeFailed(self._late)
 
     async def _call_async(self, prepared: Prepared, argument: object) -> Any:
         loop = self._loop = self._loop or LoopThread(self._what)
@@ -133,7 +138,7 @@ class UserCalls:
             result.cancel()
         ping = loop.ping()
         if (await asyncio.wait([ping], timeout=LOOP_ANSWERS_WITHIN_S))[0]:
-            raise UserCodeFailed(self._late())
+            raise UserCodeFailed(self._late)
         self._give_up_loop(ping)
         # The blocking call may have been another one: this one gets its time again, in a thread of its own.
         return await self._call_sync(prepared, argument)
@@ -164,6 +169,3 @@ class UserCalls:
         if not result.cancelled():
             # Read, or asyncio reports it as never retrieved.
             result.exception()
-
-    def _late(self) -> str:
-        return f"no result within reward.timeout_s={self._timeout_s:g}"

@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 
 
 class Pool:
-    def __init__(self, what: str, recipe: Recipe, limits: RewardSection) -> None:
-        self._what, self._recipe, self._limits = what, recipe, limits
+    def __init__(self, what: str, recipe: Recipe, limits: RewardSection, late: str) -> None:
+        """`late`: what is said of a call past its time limit."""
+        self._what, self._recipe, self._limits, self._late = what, recipe, limits, late
         self._room = asyncio.Semaphore(limits.processes)
         self._idle: list[UserProcess] = []
         self._closed = False
@@ -38,8 +39,7 @@ class Pool:
                     late = f"the function was not imported within {PROCESS_STARTS_WITHIN_S} s"
                     await self._within(process, PROCESS_STARTS_WITHIN_S, late, process.start)
                 limit = self._limits.timeout_s
-                late = f"no result within reward.timeout_s={limit:g}"
-                found = await self._within(process, limit, late, process.ask, argument, limit)
+                found = await self._within(process, limit, self._late, process.ask, argument, limit)
                 kept = True
                 return found
             except UserCodeFailed:

@@ -27,6 +27,8 @@ class Prepared(Protocol):
     is_async: bool
     about: Any
     """What a caller in another process wants to know of the function."""
+    at_once: int | None
+    """Calls at the same time that it can stand; None for as many as are configured."""
 
     def ask(self, argument: Any) -> Any:
         """Calls it; what an async one gives is still to be awaited."""

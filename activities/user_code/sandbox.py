@@ -22,8 +22,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
-
+from ...schemas.config.sandbox import SandboxLimits as Limits
 from ...schemas.errors import UserCodeFailed
 from ...schemas.text import MAX_SAID, first_line, named, storable
 from .process import how
@@ -39,24 +38,6 @@ MARGIN_S = 30.0
 """Beyond the program's own time: to start the process that watches it, and to end what is left."""
 BOX = "/box"
 """The folder of a program that is confined."""
-
-
-class Limits(BaseModel):
-    """Of one program with all that it starts."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    wall_s: float = Field(default=10, gt=0, le=3600)
-    cpu_s: float = Field(default=10, gt=0, le=3600)
-    """Of each process, in whole seconds."""
-    memory_mb: int = Field(default=512, ge=16)
-    """So much may each process allocate, and all together hold."""
-    processes: int = Field(default=32, ge=1)
-    """And threads, at the same time."""
-    disk_mb: int = Field(default=64, ge=1)
-    """Of each file; of a confined program also of all together, which are kept in memory."""
-    output_bytes: int = Field(default=1 << 20, ge=1)
-    """Of standard output, and of standard error. A program that says more is ended."""
 
 
 class Ran(NamedTuple):

@@ -8,7 +8,7 @@ from .data import DataSection
 from .load import load_config, merge, merge_with_places, parse_config
 from .model import ModelSection
 from .psrl import ContinueScope, GroupFilterName, PsMode, PsrlSection, RoutingMethod
-from .reward import RewardIsolation, RewardScope, RewardSection
+from .reward import RewardIsolation, RewardPart, RewardScope, RewardSection, WeightedReward
 from .rollout import RolloutDtype, RolloutSection, ValSampling
 from .root import RunConfig
 from .trainer import ModelEngine, TrainerSection
@@ -31,6 +31,7 @@ __all__ = [
     "PsMode",
     "PsrlSection",
     "RewardIsolation",
+    "RewardPart",
     "RewardScope",
     "RewardSection",
     "RolloutCorrection",
@@ -42,6 +43,7 @@ __all__ = [
     "Section",
     "TrainerSection",
     "ValSampling",
+    "WeightedReward",
     "load_config",
     "merge",
     "merge_with_places",

@@ -17,6 +17,14 @@ YEAR_S = 365 * 24 * 60 * 60
 """The longest time: for ever is none, and neither Temporal nor Python can wait for it."""
 
 
+AS_WRITTEN = {
+    "model_type": "Input should be a section: a mapping of keys",
+    "tuple_type": "Input should be a list",
+    "dict_type": "Input should be a mapping of keys",
+}
+"""What YAML calls the types that Python has other names for."""
+
+
 class Section(BaseModel):
     """One group of keys. The text under each field is its documentation (docs/configuration.md)."""
 
@@ -87,3 +95,16 @@ def _not_storable(value: Any) -> str:
     # A section in a mapping or list has looked at its own values.
     allowed = value is None or isinstance(value, bool | int | float | BaseModel)
     return "" if allowed else f"input should be text, a number, true, false, null, a list or a mapping, not {value!r}"
+
+
+def told(item: Any, before: str = "") -> list[str]:
+    """The lines of one of pydantic's faults. `before`: the key of what was validated."""
+    key = ".".join([*([before] if before else []), *(str(part) for part in item["loc"])])
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "value_error":
+        return [f"{key}: {line}" if key else line for line in message.splitlines()]
+    if item["type"] == "missing":
+        return [f"{key} is required"]
+    message = AS_WRITTEN.get(item["type"], message)
+    value = "null" if item["input"] is None else repr(item["input"])
+    return [f"{key}={value}: {message[0].lower()}{message[1:]}"]

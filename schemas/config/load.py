@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from yaml import YAMLError
 
 from ..errors import ConfigError, one_line
+from .base import told
 from .files import Written, read_file
 from .places import Places, with_places
 from .resolve import resolved
@@ -19,12 +20,6 @@ from .root import RunConfig
 from .variables import with_variables
 
 HYDRAS = ("+", "~")
-AS_WRITTEN = {
-    "model_type": "Input should be a section: a mapping of keys",
-    "tuple_type": "Input should be a list",
-    "dict_type": "Input should be a mapping of keys",
-}
-"""What YAML calls the types that Python has other names for."""
 
 
 class Merged(NamedTuple):
@@ -81,10 +76,4 @@ def parse_config(values: Mapping[str, Any], places: Places = MappingProxyType({}
 
 def _explain(item: Any, places: Places) -> str:
     key = ".".join(str(part) for part in item["loc"])
-    message = str(item["msg"]).removeprefix("Value error, ")
-    if item["type"] == "value_error":
-        lines = (f"{key}: {line}" if key else line for line in message.splitlines())
-        return "\n".join(with_places(line, key, places) for line in lines)
-    message = AS_WRITTEN.get(item["type"], message)
-    value = "null" if item["input"] is None else repr(item["input"])
-    return with_places(f"{key}={value}: {message[0].lower()}{message[1:]}", key, places)
+    return "\n".join(with_places(line, key, places) for line in told(item))

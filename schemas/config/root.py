@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from .actor import ActorSection
 from .agentic import AgentLoop
-from .algorithm import AdvantageEstimator, AlgorithmSection
+from .algorithm import REWARD_ITSELF, AdvantageEstimator, AlgorithmSection
 from .base import Section
 from .data import DataSection
 from .model import ModelSection
@@ -46,19 +46,22 @@ class RunConfig(Section):
 
     @property
     def scoring_timeout_s(self) -> float:
-        """Time limit of one scoring task. Each attempt of the reward may take all its time, for as many trajectories
-        at a time as there is room, and so may each of a group filter of the user's, which runs in the same task."""
+        """Time limit of one scoring task. Each attempt of a reward may take all its time, for as many trajectories
+        at a time as there is room, and so may each of a group filter of the user's, which runs in the same task.
+        Several rewards run at the same time."""
         chosen = self.psrl.group_post_process
         together = max(self.psrl.offered_trajectories, self.rollout.val.n)
-        calls = ceil(together / self.reward.room) + (1 if chosen.enable and chosen.is_plug_in else 0)
-        return calls * self.reward.call_s * self.reward.max_attempts + SCORING_MARGIN_S
+        limits = [part.limits for part in self.reward.parts]
+        scoring_s = max((ceil(together / one.room) * one.call_s * one.max_attempts for one in limits), default=0)
+        filters = chosen.enable and chosen.is_plug_in
+        return scoring_s + filters * self.reward.call_s * self.reward.max_attempts + SCORING_MARGIN_S
 
     @model_validator(mode="after")
     def _required(self) -> Self:
         for key, value in (
             ("model.path", self.model.path),
             ("data.train_files", self.data.train_files),
-            ("reward.function", self.reward.function),
+            ("reward.function", self.reward.parts),
         ):
             if not value:
                 raise ValueError(f"{key} is required and empty")
@@ -108,6 +111,17 @@ class RunConfig(Section):
             raise ValueError(
                 f"psrl.group_post_process.name={chosen.name} with psrl.rollout_n=1 would drop every group, for want of "
                 "another trajectory that differs; allowed: psrl.rollout_n >= 2, or psrl.group_post_process.enable=false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_metric_is_of_a_reward(self) -> Self:
+        metric = self.algorithm.filter_groups.metric
+        names = list(self.reward.functions)
+        if names and metric not in REWARD_ITSELF and metric.partition("/")[0] not in names:
+            raise ValueError(
+                f"algorithm.filter_groups.metric={metric!r} with reward.functions; allowed: "
+                f"{', '.join((*REWARD_ITSELF, *names))}, or a number of one of these, such as {names[0]}/acc"
             )
         return self
 

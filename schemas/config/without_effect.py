@@ -80,7 +80,7 @@ MODES = (
         "psrl.agentic_rl.environment=tools",
     ),
     Mode(("data.seed",), lambda config: config.data.shuffle, "data.shuffle=true"),
-    Mode(("reward.coalesce",), lambda config: config.reward.scope != "group", "reward.scope=trajectory"),
+    Mode(("reward.coalesce",), lambda config: not config.reward.waits_for_group, "reward.scope=trajectory"),
     Mode(
         ("reward.processes", "reward.memory_gb"),
         lambda config: config.reward.isolation != "thread",

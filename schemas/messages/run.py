@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from ..config import RewardScope, RolloutSection, RunConfig
+from ..config import RolloutSection, RunConfig
 from ..config.agentic import AgentLoop
 from ..config.psrl import RoutingMethod
 from ..config.rollout import ValSampling
@@ -159,7 +159,7 @@ class RolloutSettings(Message):
             sampling=cls._sampling(config.rollout, config),
             needed=psrl.rollout_n,
             offered=psrl.offered_trajectories,
-            coalesce_rewards=config.reward.coalesce or config.reward.scope is RewardScope.GROUP,
+            coalesce_rewards=config.reward.coalesce or config.reward.waits_for_group,
             one_version=not psrl.rollout_coordination.partial_rollout.enable,
             **cls._shared(config),
         )

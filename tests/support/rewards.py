@@ -14,6 +14,12 @@ hanging: list[str] = []
 """What the hanging functions were called with that have not returned."""
 
 
+def answered(text: str, **values: Any) -> RewardSample:
+    """A sample with this answer."""
+    least = {"data_source": "", "prompt_text": "", "ground_truth": None, "extra": {}, "prompt_ids": []}
+    return RewardSample.model_validate({**least, "response_text": text, "response_ids": [], **values})
+
+
 def length(sample: RewardSample) -> float:
     return float(len(sample.response_text))
 

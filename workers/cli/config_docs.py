@@ -59,7 +59,7 @@ def document() -> str:
         parts.append(f"\n## {name}\n")
         parts.append(_about(field))
         parts.append("\n| key | type | default | meaning |\n|---|---|---|---|")
-        parts += [_row(key, leaf) for key, leaf in leaves(name, field)]
+        parts += [row(key, leaf) for key, leaf in _documented(name, field)]
     parts.append(_environment())
     return "\n".join(parts) + "\n"
 
@@ -82,6 +82,16 @@ def leaves(key: str, field: FieldInfo) -> Iterator[tuple[str, FieldInfo]]:
         yield key, field
 
 
+def _documented(key: str, field: FieldInfo) -> Iterator[tuple[str, FieldInfo]]:
+    """With what each value of a mapping holds, under a name of people's own."""
+    for leaf, inner in leaves(key, field):
+        yield leaf, inner
+        of = get_args(inner.annotation)
+        if get_origin(inner.annotation) is dict and isinstance(of[1], type) and issubclass(of[1], BaseModel):
+            for name, one in of[1].model_fields.items():
+                yield from _documented(f"{leaf}.NAME.{name}", one)
+
+
 def _about(field: FieldInfo) -> str:
     """The first sentence of a section's file says what the section is for."""
     model = field.annotation
@@ -93,7 +103,8 @@ def _about(field: FieldInfo) -> str:
     return said[:1].upper() + said[1:]
 
 
-def _row(key: str, field: FieldInfo) -> str:
+def row(key: str, field: FieldInfo) -> str:
+    """Of a table of keys."""
     meaning = " ".join((field.description or "").split())
     for kind in _enums(field.annotation):
         values = "; ".join(f"`{value}`{': ' + about if about else ''}" for value, about in meanings(kind))

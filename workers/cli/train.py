@@ -90,7 +90,7 @@ async def start_run(
     psrl = config.psrl
     summary = (
         f"eta {psrl.staleness}, {psrl.staleness_buffer_entries} groups of {psrl.rollout_n}, "
-        f"{Path(config.model.path).name}, {config.reward.function}"
+        f"{Path(config.model.path).name}, {config.reward.described}"
     )
     try:
         return await client.start_workflow(

@@ -62,7 +62,7 @@ def _why_barren(state: RunState, barren: int) -> str:
     return (
         f"{barren} groups in a row could not be trained on ({share:.0%} of all drawn). "
         f"Most recent: {'; '.join(groups.last_reasons)}. Data: {list(state.config.data.train_files)}, "
-        f"reward: {state.config.reward.function}"
+        f"reward: {state.config.reward.described}"
     )
 
 
