@@ -3,12 +3,14 @@
 Promise: an answer of the model's without a verdict, and a model that cannot be asked, are failures, never 0.0 (L10).
 """
 
-import asyncio
+import importlib
 import math
 import os
 import re
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from jinja2 import StrictUndefined, TemplateError, meta
 from jinja2.sandbox import SandboxedEnvironment
@@ -30,6 +32,7 @@ WORDS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 
 class LlmJudge(BuiltIn):
     def __init__(self, options: LlmJudgeOptions) -> None:
+        importlib.import_module("openai")  # here, since it takes a second, and later calls of others would wait
         self._options = options
         self._verdict = re.compile(options.verdict, re.IGNORECASE)
         environment = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
@@ -40,7 +43,7 @@ class LlmJudge(BuiltIn):
             raise RewardLoadError(f"prompt={shown(options.prompt)}: {error}") from error
         if unknown := sorted(named - {*KNOWN}):
             raise RewardLoadError(f"prompt names {', '.join(unknown)}; allowed: {', '.join(KNOWN)}")
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI] = WeakKeyDictionary()
+        self._certificates = ssl.create_default_context()
 
     def admit(self) -> None:
         self._key()
@@ -56,13 +59,14 @@ class LlmJudge(BuiltIn):
             response=sample.response_text,
         )
         system: list[Any] = [{"role": "system", "content": options.system}] if options.system else []
-        found = await self._client().chat.completions.create(
-            model=options.model,
-            messages=[*system, {"role": "user", "content": question}],
-            max_tokens=options.max_tokens,
-            temperature=options.temperature,
-            extra_body=options.extra_body,
-        )
+        async with self._client() as client:
+            found = await client.chat.completions.create(
+                model=options.model,
+                messages=[*system, {"role": "user", "content": question}],
+                max_tokens=options.max_tokens,
+                temperature=options.temperature,
+                extra_body=options.extra_body,
+            )
         choices = found.choices or []
         return self._read(choices[0].message.content or "" if choices else "")
 
@@ -80,20 +84,21 @@ class LlmJudge(BuiltIn):
             raise UserCodeFailed(f"the judge's verdict is {shown(said)}; allowed: a number, true, yes, false or no")
         return score
 
-    def _client(self) -> "AsyncOpenAI":
-        """One for each event loop, to which its connections belong. It repeats what may succeed later, and waits as
-        Retry-After says."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._clients:
-            from openai import AsyncOpenAI  # takes a second
+    @asynccontextmanager
+    async def _client(self) -> "AsyncIterator[AsyncOpenAI]":
+        """One for each call, which costs less than to keep one for each event loop and to end it in time. It repeats
+        what may succeed later, and waits as Retry-After says."""
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-            self._clients[loop] = AsyncOpenAI(
-                base_url=self._options.base_url,
-                api_key=self._key(),
-                timeout=self._options.request_s,
-                max_retries=self._options.max_retries,
-            )
-        return self._clients[loop]
+        client = AsyncOpenAI(
+            base_url=self._options.base_url,
+            api_key=self._key(),
+            timeout=self._options.request_s,
+            max_retries=self._options.max_retries,
+            http_client=DefaultAsyncHttpxClient(verify=self._certificates),
+        )
+        async with client:
+            yield client
 
     def _key(self) -> str:
         """Raises `RewardLoadError`."""
