@@ -9,7 +9,7 @@ from pathlib import Path
 from ....schemas.config import merge, parse_config
 from ....schemas.errors import ConfigError
 from .fit import fit
-from .given import leaves, nested, written
+from .given import leaves, nested, value_at, written
 from .name import clusters
 from .reading import read
 from .row import Verdict
@@ -69,7 +69,8 @@ def _line(line: Line, translation: Translation) -> str:
     where = "".join(f" ({place})" for place, told in places.items() if told)
     becomes = ""
     if line.verdict is Verdict.RENAMED:
-        becomes = " -> " + ", ".join(f"{key}={written(translation.values.get(key))}" for key in line.targets)
+        values = nested(translation.values)
+        becomes = " -> " + ", ".join(f"{key}={written(value_at(values, key))}" for key in line.targets)
     return f"{line.verdict:18}{shown(given)}{where}{becomes}{': ' if line.said else ''}{line.said}"
 
 

@@ -7,6 +7,7 @@ from .given import nested
 from .row import Asked, Converted, Converter, NotHere, Nothing
 
 ARGUMENTS = ".reward_kwargs."
+MANAGERS = ("reward.active_managers", "reward.reward_manager.name", "reward_model.reward_manager")
 
 
 def names(known: Mapping[Any, Any], otherwise: str = "") -> Converter:
@@ -104,3 +105,23 @@ def arguments(asked: Asked) -> Converted:
     before = asked.key.partition(ARGUMENTS)[0] + ARGUMENTS
     given = {key: value for key, value in asked.others.items() if key.startswith(before)} | {asked.key: asked.value}
     return Converted((nested({key.removeprefix(before): value for key, value in given.items()}),))
+
+
+def overlong(prefix: str, longest: str) -> Converter:
+    """DAPO's penalty for long answers: from several keys below `prefix`, a function of our own."""
+
+    def convert(asked: Asked) -> Converted:
+        if not asked.value:
+            raise Nothing("it is off")
+        chosen = [asked.others.get(key) for key in MANAGERS]
+        if not any("dapo" in one if isinstance(one, list) else one == "dapo" for one in chosen):
+            raise Nothing("only the reward manager dapo heeds it, and that is not chosen")
+        buffer = asked.others.get(f"{prefix}.len")
+        length = asked.others.get(longest) or asked.others.get("data.max_response_length")
+        if buffer is None or length is None:
+            raise NotHere(f"{prefix}.len and {longest} or data.max_response_length have to be set as well")
+        factor = asked.others.get(f"{prefix}.penalty_factor", 1.0)
+        kwargs = {"max_response_length": length, "buffer_length": buffer, "factor": factor}
+        return Converted(({"overlong": {"function": "overlong", "kwargs": kwargs}},))
+
+    return convert

@@ -6,19 +6,44 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ....schemas.config import RunConfig
+from ....schemas.config.algorithm import REWARD_ITSELF
 from ....schemas.config.without_effect import idle_keys
 from . import target
 from .given import nested
 from .row import Verdict
 from .translate import Translation
 
+FUNCTIONS, MAIN = "reward.functions", "main"
+METRIC = "algorithm.filter_groups.metric"
 MICRO_BATCH = "actor.ppo_max_token_len_per_gpu"
 
 
 def fit(translation: Translation) -> list[str]:
     """Changes `translation`; returns what was added, for people."""
     _leave_out_what_does_nothing(translation)
-    return _long_sequences_fit(translation)
+    return [*_one_reward_among_several(translation), *_long_sequences_fit(translation)]
+
+
+def _one_reward_among_several(translation: Translation) -> list[str]:
+    """What goes beside the reward function makes it one of several. A penalty without one is no reward: that it has to
+    be named is told with every other fault."""
+    values = translation.values
+    if FUNCTIONS not in values or not (function := values.get("reward.function")):
+        values.pop(FUNCTIONS, None)
+        return []
+    own = {"function": function, **({"kwargs": kwargs} if (kwargs := values.get("reward.kwargs")) else {})}
+    values[FUNCTIONS] = {MAIN: own, **values[FUNCTIONS]}
+    for key in ("function", "kwargs"):
+        values.pop(f"reward.{key}", None)
+        if source := translation.sources.pop(f"reward.{key}", None):
+            at = translation.lines.index(source)
+            translation.lines[at] = replace(source, targets=(f"{FUNCTIONS}.{MAIN}.{key}",))
+    added = [f"{FUNCTIONS}.{MAIN}={function}: the sum of both is the reward"]
+    metric = values.get(METRIC, target.default(METRIC))
+    if metric not in REWARD_ITSELF:
+        values[METRIC] = f"{MAIN}/{metric}"
+        added.append(f"{METRIC}={MAIN}/{metric}: it is a number of that function")
+    return added
 
 
 def _long_sequences_fit(translation: Translation) -> list[str]:

@@ -32,6 +32,13 @@ def written(value: Any) -> str:
     return str(safe_dump(value, default_flow_style=True, width=float("inf"))).removesuffix("...\n").strip()
 
 
+def value_at(values: Any, key: str) -> Any:
+    """Of nested mappings, by a dotted key; null for one that is not there."""
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
 def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Every key that holds a value, dotted. An empty mapping is a value."""
     if isinstance(value, Mapping) and value:

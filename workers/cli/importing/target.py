@@ -41,4 +41,4 @@ def _adapter(key: str) -> TypeAdapter[Any]:
 
 
 def _plain(value: Any, key: str) -> Any:
-    return _adapter(key).dump_python(value, mode="json")
+    return _adapter(key).dump_python(value, mode="json", exclude_unset=True)

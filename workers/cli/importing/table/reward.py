@@ -1,11 +1,13 @@
 """`reward.*`, and what veRL had before: `custom_reward_function.*`, `reward_model.*`, `reward_manager.*`."""
 
-from ..convert import arguments, function_in_file
+from ..convert import arguments, function_in_file, overlong
 from ..row import Row, Switch, not_needed, not_supported, part, renamed
 
 MODEL = "scoring by a reward model"
 MANAGER = "a reward manager: what it adds to a score belongs into the reward function"
-LENGTH = "a penalty for long answers: subtract it in the reward function"
+LENGTH = "the penalty for long answers, beside the reward function"
+MANAGERS = ("naive", "dapo")
+HEEDED = "it calls the reward function; dapo's penalty for long answers has a key of its own"
 PATH = "`path/to/file.py:function`; veRL's signature is called as veRL calls it"
 
 
@@ -15,6 +17,15 @@ def function(path: str, name: str) -> tuple[Row, ...]:
     return (
         renamed(path, "reward.function", why=PATH, convert=function_in_file(shown)),
         *not_needed(f"it is part of {path}", name),
+    )
+
+
+def penalty(prefix: str) -> tuple[Row, ...]:
+    """One switch, and numbers that count with it."""
+    longest = f"{prefix.rpartition('.')[0]}.max_resp_len"
+    return (
+        renamed(f"{prefix}.enable", "reward.functions", why=LENGTH, convert=overlong(prefix, longest)),
+        *not_needed(f"it is part of {prefix}.enable", f"{prefix}.*", longest),
     )
 
 
@@ -31,7 +42,7 @@ ROWS = (
         )
     ),
     *(
-        part(Switch(f"{prefix}.enable", off=(False,)), LENGTH, f"{prefix}.*")[0]
+        row
         for prefix in (
             "custom_reward_function.overlong_buffer",
             "reward_model.overlong_buffer",
@@ -39,6 +50,7 @@ ROWS = (
             "reward.reward_kwargs.overlong_buffer_cfg",
             "reward.managers.dapo.reward_kwargs.overlong_buffer_cfg",
         )
+        for row in penalty(prefix)
     ),
     *not_needed(
         "rewards run while other groups are generated",
@@ -53,17 +65,17 @@ ROWS = (
         "reward.num_workers",
         "reward_model.num_workers",
     ),
-    not_supported("reward.active_managers", MANAGER, "naive"),
-    *part(Switch("reward.active_managers", off=("naive",)), MANAGER, "reward.managers.*"),
-    not_supported("reward.reward_manager.name", MANAGER, "naive"),
+    not_supported("reward.active_managers", MANAGER, *MANAGERS, off_means=HEEDED),
+    *part(Switch("reward.active_managers", off=MANAGERS), MANAGER, "reward.managers.*"),
+    not_supported("reward.reward_manager.name", MANAGER, *MANAGERS, off_means=HEEDED),
     *part(
-        Switch("reward.reward_manager.name", off=("naive",)),
+        Switch("reward.reward_manager.name", off=MANAGERS),
         MANAGER,
         "reward.reward_manager.*",
         "reward.reward_kwargs.*",
     ),
-    not_supported("reward_model.reward_manager", MANAGER, "naive"),
-    *part(Switch("reward_model.reward_manager", off=("naive",)), MANAGER, "reward_model.reward_kwargs.*"),
+    not_supported("reward_model.reward_manager", MANAGER, *MANAGERS, off_means=HEEDED),
+    *part(Switch("reward_model.reward_manager", off=MANAGERS), MANAGER, "reward_model.reward_kwargs.*"),
     *part(
         Switch("reward_manager.source", off=("register",)),
         MANAGER,

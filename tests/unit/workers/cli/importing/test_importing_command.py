@@ -209,3 +209,44 @@ def test_what_psrl_does_by_default_asks_for_nothing_that_is_missing_here(here: P
     missing = [line.split()[3].partition("=")[0] for line in result.stderr.splitlines() if "not supported yet " in line]
     assert missing == ["algorithm.gamma", "algorithm.lam", "algorithm.adv_estimator"]
     assert "unknown" not in result.stderr
+
+
+DAPO = """
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
+    data.train_files=train.parquet data.max_response_length=5120 data.train_batch_size=8 \\
+    actor_rollout_ref.model.path=/m actor_rollout_ref.rollout.n=8 actor_rollout_ref.actor.ppo_mini_batch_size=8 \\
+    algorithm.filter_groups.enable=True algorithm.filter_groups.metric=acc \\
+    custom_reward_function.path=rewards/dapo.py +custom_reward_function.reward_kwargs.mode=strict \\
+    reward_model.reward_manager=dapo \\
+    +reward_model.reward_kwargs.overlong_buffer_cfg.enable=True \\
+    +reward_model.reward_kwargs.overlong_buffer_cfg.len=3072 \\
+    +reward_model.reward_kwargs.overlong_buffer_cfg.penalty_factor=0.5 \\
+    +reward_model.reward_kwargs.max_resp_len=4096
+"""
+
+
+def test_dapos_penalty_for_long_answers_becomes_a_reward_beside_the_function(here: Path) -> None:
+    result = imported(DAPO, "--out", "run.yaml")
+    assert result.exit_code == 0, result.output
+    config = load_config(Path("run.yaml"))
+    main, penalty = config.reward.parts
+    assert (main.name, main.weight) == ("main", 1.0)
+    assert (main.limits.function, main.limits.kwargs) == ("rewards/dapo.py:compute_score", {"mode": "strict"})
+    assert (penalty.limits.function, penalty.weight) == ("overlong", 1.0)
+    assert penalty.limits.kwargs == {"max_response_length": 4096, "buffer_length": 3072, "factor": 0.5}
+    assert config.algorithm.filter_groups.metric == "main/acc"
+    said = result.stdout
+    assert "custom_reward_function.path=rewards/dapo.py -> reward.functions.main.function=rewards/dapo.py:comp" in said
+    assert "not supported" not in said
+
+
+def test_the_penalty_alone_is_no_reward(here: Path) -> None:
+    without = DAPO.replace("custom_reward_function.path=rewards/dapo.py", "")
+    told = imported(without.replace("+custom_reward_function.reward_kwargs.mode=strict", ""), "--out", "run.yaml")
+    assert "to do: reward.function is required and empty" in told.stderr
+
+
+def test_a_penalty_that_no_manager_heeds_is_left_out_and_said(here: Path) -> None:
+    told = imported(DAPO.replace("reward_manager=dapo", "reward_manager=naive"), "--out", "run.yaml").stdout
+    assert load_config(Path("run.yaml")).reward.function == "rewards/dapo.py:compute_score"
+    assert "only the reward manager dapo heeds it, and that is not chosen" in told

@@ -62,7 +62,19 @@ WHERE_NULL = {
     "psrl.group_post_process.name": "no_filter",
     "trainer.total_training_steps": 200,
 }
+PENALTIES = (
+    "custom_reward_function.overlong_buffer",
+    "reward_model.overlong_buffer",
+    "reward_model.reward_kwargs.overlong_buffer_cfg",
+    "reward.reward_kwargs.overlong_buffer_cfg",
+    "reward.managers.dapo.reward_kwargs.overlong_buffer_cfg",
+)
+PENALTY = {"function": "overlong", "kwargs": {"max_response_length": 512, "buffer_length": 64, "factor": 1.0}}
+SAMPLES |= {f"{prefix}.enable": [(True, ({"overlong": PENALTY},))] for prefix in PENALTIES}
 OTHERS = {
+    **{f"{prefix}.len": 64 for prefix in PENALTIES},
+    "reward_model.reward_manager": "dapo",
+    "data.max_response_length": 512,
     "trainer.total_training_steps": 200,
     "custom_reward_function.name": "my_score",
     "custom_reward_function.reward_kwargs.mode.strict": True,
