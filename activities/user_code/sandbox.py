@@ -86,9 +86,19 @@ async def run(
 @functools.cache
 def unconfined() -> str:
     """Why no program can be confined on this machine; empty where they are. The first call takes a while and blocks."""
+    return _refusal(confined=True)
+
+
+@functools.cache
+def unusable() -> str:
+    """Why the worker's Python cannot be run without being confined; empty where it can. Blocks likewise."""
+    return _refusal(confined=False)
+
+
+def _refusal(*, confined: bool) -> str:
     nothing = {"argv": [PYTHON, "-I", "-S", "-c", ""], "files": {}, "stdin": "", "readable": _readable()}
     try:
-        _run(_Cell(), {**nothing, **Limits().model_dump()}, confined=True)
+        _run(_Cell(), {**nothing, **Limits().model_dump()}, confined)
     except UserCodeFailed as failure:
         return str(failure)
     return ""

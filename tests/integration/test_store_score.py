@@ -243,3 +243,28 @@ async def test_scoring_reads_once_and_writes_once(run: ScoredRun) -> None:
     with listening(run.engine, statements.append):
         await scorer.score(ScoreRequest(run_id=RUN, group_id=GROUP, indices=(1, 2), episodes=4))
     assert [statement.split()[0] for statement in statements] == ["SELECT", "UPDATE"]
+
+
+async def test_several_rewards_are_stored_as_their_sum_and_each_under_its_name(
+    run: ScoredRun, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    functions = {
+        "strict": {"function": "tests.support.rewards:refuses_x", "weight": 2},
+        "shaped": {"function": "tests.support.rewards:shaped"},
+        "long": {"function": "overlong", "kwargs": {"max_response_length": 4, "buffer_length": 2}},
+    }
+    train = write_jsonl(tmp_path / "train.jsonl", sums(2))
+    reward = {"function": "", "functions": functions, "max_attempts": 1}
+    await admit(run.engine, config_values(tiny_model_dir, train, reward=reward))
+    await draw(run.engine, [0], trajectories=4)
+    for index, answer in enumerate(("100", "x")):
+        await finish(run.engine, GROUP, index, answer)
+    await run.score(0, 1)
+    stored = await run.stored()
+    assert stored[0] == ("scored", pytest.approx(2 * 100 + 0.7 - 0.5), "")
+    assert stored[1] == ("failed", None, "strict: ValueError: no x")
+    query = select(Trajectory.reward_metrics).order_by(Trajectory.index)
+    async with run.engine.connect() as connection:
+        metrics = list(await connection.scalars(query))
+    assert metrics[0] == pytest.approx({"strict": 100, "shaped": 0.7, "shaped/acc": 1, "long": -0.5, "long/hit": 1})
+    assert metrics[1] == {}

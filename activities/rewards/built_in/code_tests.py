@@ -15,7 +15,7 @@ from typing import Any
 from ....schemas.config.built_in_rewards import CodeTestsOptions, TestForm
 from ....schemas.errors import RewardLoadError
 from ....schemas.messages.rewards import RewardSample
-from ...user_code.sandbox import PYTHON, Ran, run, unconfined
+from ...user_code.sandbox import PYTHON, Ran, run, unconfined, unusable
 from ..shapes import Row, columns_of
 from .cases import Case, read_cases
 from .contract import BuiltIn
@@ -37,10 +37,12 @@ class CodeTests(BuiltIn):
         if self._options.form is TestForm.PYTEST and importlib.util.find_spec("pytest") is None:
             raise RewardLoadError("form='pytest', but the cpu workers have no pytest; allowed: asserts, stdin")
         why = unconfined()
-        if why and self._options.must_be_confined:
-            raise RewardLoadError(f"must_be_confined=true, but programs cannot be confined on this machine: {why}")
         if not why:
             return None
+        if self._options.must_be_confined:
+            raise RewardLoadError(f"must_be_confined=true, but programs cannot be confined on this machine: {why}")
+        if cannot := unusable():
+            raise RewardLoadError(f"form={self._options.form}, but no code can be run on this machine: {cannot}")
         return f"the code in answers can reach the network and read files, since it cannot be confined here: {why}"
 
     def check_row(self, row: Row) -> None:

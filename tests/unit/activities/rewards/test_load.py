@@ -90,6 +90,7 @@ def test_a_row_without_tests_is_refused_by_its_place(
 
 def test_where_code_cannot_be_confined_people_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_tests, "unconfined", lambda: "no namespaces")
+    monkeypatch.setattr(code_tests, "unusable", lambda: "")
     (note,) = checked(TESTS, DataRow(0, "assert f(1)"))
     assert "the code in answers can reach the network" in note
     must = {**TESTS, "kwargs": {"form": "asserts", "must_be_confined": True}}

@@ -190,9 +190,8 @@ async def test_a_program_that_cannot_be_started_is_an_error_and_says_so(confined
 def test_where_the_machine_allows_no_walls_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = "raise PermissionError(1, 'unshare: Operation not permitted')"
     monkeypatch.setattr(sandbox, "COMMAND", [sys.executable, "-I", "-S", "-c", refused])
-    assert sandbox.unconfined.__wrapped__() == (
-        "the sandbox could not run it: PermissionError: [Errno 1] unshare: Operation not permitted"
-    )
+    why = "the sandbox could not run it: PermissionError: [Errno 1] unshare: Operation not permitted"
+    assert sandbox.unconfined.__wrapped__() == sandbox.unusable.__wrapped__() == why
 
 
 @pytest.fixture

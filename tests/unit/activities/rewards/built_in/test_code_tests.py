@@ -151,12 +151,16 @@ def test_admission_says_where_code_cannot_be_confined_and_refuses_it_where_it_ha
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(code_tests, "unconfined", lambda: "no namespaces")
+    monkeypatch.setattr(code_tests, "unusable", lambda: "")
     told = CodeTests(CodeTestsOptions.model_validate({"form": "stdin"})).admit()
     assert told == (
         "the code in answers can reach the network and read files, since it cannot be confined here: no namespaces"
     )
     with pytest.raises(RewardLoadError, match=r"must_be_confined=true, but programs cannot be .*: no namespaces"):
         CodeTests(CodeTestsOptions.model_validate({"form": "stdin", "must_be_confined": True})).admit()
+    monkeypatch.setattr(code_tests, "unusable", lambda: "no right to read it")
+    with pytest.raises(RewardLoadError, match=r"no code can be run on this machine: no right to read it"):
+        CodeTests(CodeTestsOptions.model_validate({"form": "stdin"})).admit()
     monkeypatch.setattr(code_tests, "unconfined", lambda: "")
     assert CodeTests(CodeTestsOptions.model_validate({"form": "stdin", "must_be_confined": True})).admit() is None
 
