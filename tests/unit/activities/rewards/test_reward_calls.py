@@ -195,12 +195,19 @@ class Slow:
     is_async = False
     about = About("(sample)", by_group=False, columns=frozenset())
 
-    def __init__(self, calls: int) -> None:
+    def __init__(self, calls: int, at_once: int | None = None) -> None:
         self._all_at_once = threading.Barrier(calls)
+        self.at_once = at_once
+        self._running: set[int] = set()
 
     def function(self, sample: RewardSample) -> float:
-        self._all_at_once.wait(timeout=60)
-        return 1.0
+        """How many were in progress at most, itself included."""
+        self._running.add(threading.get_ident())
+        try:
+            self._all_at_once.wait(timeout=60)
+            return float(len(self._running))
+        finally:
+            self._running.discard(threading.get_ident())
 
     def ask(self, argument: Any) -> Any:
         return self.function(argument.samples[0])
@@ -213,7 +220,14 @@ async def test_slow_rewards_run_side_by_side() -> None:
     """Field report 99: of 256 rewards none returns before 64 are in progress."""
     reward = section(max_concurrency=64, timeout_s=60)
     scores = await judged(UserCalls("reward", Recipe(Slow, (64,)), reward), reward, *[""] * 256)
-    assert [item.reward for item in scores] == [1.0] * 256
+    assert [item.outcome for item in scores] == [ScoreOutcome.SCORED] * 256
+
+
+async def test_of_a_reward_that_stands_few_calls_at_a_time_no_more_are_made() -> None:
+    """Of 12 calls that wait for one another two by two, none is ever the third."""
+    reward = section(max_concurrency=64, timeout_s=60)
+    scores = await judged(UserCalls("reward", Recipe(Slow, (2, 2)), reward), reward, *[""] * 12)
+    assert max(item.reward or 99 for item in scores) <= 2
 
 
 async def test_a_group_reward_gets_all_samples_in_order() -> None:
