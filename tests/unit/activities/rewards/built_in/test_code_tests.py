@@ -62,6 +62,11 @@ CHEATS = {
     "ends well at once": "import sys\nsys.exit(0)\n",
     "ends the process at once": "import os\nos._exit(0)\n",
     "ends the process when it is called": "import os\ndef add(a, b):\n    print('1 1 1')\n    os._exit(0)\n",
+    "says everywhere that it has passed": (
+        "import os\n"
+        "for end in range(1, 30):\n    try: os.write(end, b'1 1\\n' * 3)\n    except OSError: pass\n"
+        "os._exit(0)\n"
+    ),
     "raises": "raise ValueError\n",
     "is no Python": "def add(a, b:\n",
     "defines nothing": "x = 1\n",
