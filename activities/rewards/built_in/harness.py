@@ -91,7 +91,7 @@ def lines(text: str) -> list[str]:
 
 
 def file_of_pytest(code: str, cases: list[list[str]], test_s: float) -> list[bool]:
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # those of the worker's packages take seconds
+    os.environ.update(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")  # those of the worker's packages take seconds
     import pytest
 
     write("solution.py", code)
