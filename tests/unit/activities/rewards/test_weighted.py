@@ -60,7 +60,9 @@ async def test_one_of_them_alone_is_the_same_as_the_function_itself_but_for_the_
     alone = RewardCalls(RewardSection(function=f"{HERE}:shaped", isolation="thread"))
     (by_itself,) = await score(alone, "10")
     several = {"a": {"function": f"{HERE}:shaped"}}
-    (named,) = await score(RewardCalls(RewardSection.model_validate({"functions": several})), "10")
+    (named,) = await score(
+        RewardCalls(RewardSection.model_validate({"functions": several, "isolation": "thread"})), "10"
+    )
     assert (by_itself.reward, by_itself.metrics) == (0.8, {"acc": 1.0})
     assert (named.reward, named.metrics) == (0.8, {"a": 0.8, "a/acc": 1.0})
 
