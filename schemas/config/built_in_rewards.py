@@ -37,6 +37,8 @@ class BuiltInReward(StrEnum):
     """Asks a model behind an OpenAI-compatible URL."""
     OVERLONG = "overlong"
     """From 0 down to `-factor` for an answer that comes near the greatest length."""
+    OUTCOME = "outcome"
+    """What the episode's environment or agent itself says, to be weighed against others."""
 
 
 class TestForm(StrEnum):
@@ -84,8 +86,8 @@ class LlmJudgeOptions(Section):
     system: str = ""
     """The system message; empty for none."""
     prompt: str = Field(default=JUDGE_PROMPT, min_length=1)
-    """The question, as a Jinja template of `prompt`, `response`, `ground_truth`, `data_source`, `messages` and
-    `extra`. The default asks whether the response arrives at the ground truth."""
+    """The question, as a Jinja template of `prompt`, `response`, `ground_truth`, `data_source`, `messages`, `extra` and
+    `turns`, each with `environment` and `policy`. The default asks whether the response arrives at the ground truth."""
     verdict: str = BOXED_VERDICT
     """A regular expression, whatever the case, whose last match in the model's answer holds the verdict as group
     `score`: a number, or true, yes, false, no. Without a match there is no verdict, which is a failure, not 0."""
@@ -144,10 +146,15 @@ class OverlongOptions(Section):
         return self
 
 
+class OutcomeOptions(Section):
+    """None."""
+
+
 OPTIONS: dict[str, type[Section]] = {
     BuiltInReward.CODE_TESTS.value: CodeTestsOptions,
     BuiltInReward.LLM_JUDGE.value: LlmJudgeOptions,
     BuiltInReward.OVERLONG.value: OverlongOptions,
+    BuiltInReward.OUTCOME.value: OutcomeOptions,
 }
 
 

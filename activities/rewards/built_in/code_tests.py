@@ -50,7 +50,8 @@ class CodeTests(BuiltIn):
 
     async def __call__(self, sample: RewardSample) -> dict[str, float]:
         cases = self._cases(sample)
-        code = self._code(sample.response_text)
+        # Of several turns the last answer counts; between them others have spoken.
+        code = self._code(sample.turns[-1].policy if sample.turns else sample.response_text)
         if code is None:
             return _scored(0.0, 0, len(cases), has_code=False)
         token = secrets.token_hex(16)

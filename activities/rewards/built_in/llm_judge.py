@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NO_KEY = "none"
 """The client insists on one; servers that want none take any."""
-KNOWN = ("data_source", "extra", "ground_truth", "messages", "prompt", "response")
+KNOWN = ("data_source", "extra", "ground_truth", "messages", "prompt", "response", "turns")
 WORDS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 
 
@@ -57,6 +57,7 @@ class LlmJudge(BuiltIn):
             messages=sample.messages,
             prompt=sample.prompt_text,
             response=sample.response_text,
+            turns=sample.turns,
         )
         system: list[Any] = [{"role": "system", "content": options.system}] if options.system else []
         async with self._client() as client:

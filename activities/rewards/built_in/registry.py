@@ -9,12 +9,14 @@ from ....schemas.errors import RewardLoadError
 from .code_tests import CodeTests
 from .contract import BuiltIn
 from .llm_judge import LlmJudge
+from .outcome import Outcome
 from .overlong import Overlong
 
 MAKE: dict[str, Callable[[Any], BuiltIn]] = {
     BuiltInReward.CODE_TESTS: CodeTests,
     BuiltInReward.LLM_JUDGE: LlmJudge,
     BuiltInReward.OVERLONG: Overlong,
+    BuiltInReward.OUTCOME: Outcome,
 }
 
 

@@ -94,6 +94,11 @@ async def test_a_judge_with_a_prompt_of_ones_own() -> None:
     assert question == 'How clear is this answer, from 1 to 10?\n7\nEnd with "Score: N".\n'
 
 
+async def test_the_outcome() -> None:
+    found = await score(example(4), answered("done", response_ids=[1] * 7168, outcome_reward=1.0))
+    assert (found.reward, found.metrics["solved"]) == (pytest.approx(1 + 0.2 * -0.5), 1.0)
+
+
 def test_the_page_has_every_built_in_reward_with_all_its_arguments() -> None:
     page = PAGE.read_text()
     for name in BuiltInReward:
@@ -104,4 +109,4 @@ def test_the_page_has_every_built_in_reward_with_all_its_arguments() -> None:
 
 
 def test_every_example_of_the_page_is_run() -> None:
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5

@@ -88,7 +88,7 @@ A = {"a": {"function": "m:a"}}
         (
             {"function": "code_test"},
             "reward.function='code_test' is no reward (did you mean 'code_tests'?); allowed: package.module:function, "
-            "path/to/file.py:function, or code_tests, llm_judge, overlong",
+            "path/to/file.py:function, or code_tests, llm_judge, overlong, outcome",
         ),
         ({"functions": {"a": {"function": "a.b"}}}, "reward.functions.a.function='a.b' is no reward; allowed"),
         (
@@ -104,6 +104,7 @@ A = {"a": {"function": "m:a"}}
             {"functions": {"long": built_in("overlong", **OVERLONG, factor="x")}},
             "reward.functions.long.kwargs.factor='x': input should be a valid number",
         ),
+        (built_in("outcome", x=1), "reward.kwargs: unknown key 'x'"),
         (built_in("code_tests"), "reward.kwargs.form is required"),
         (
             built_in("code_tests", form="java"),

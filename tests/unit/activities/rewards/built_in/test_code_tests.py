@@ -135,6 +135,14 @@ async def test_an_answer_without_a_block_can_be_code_as_a_whole() -> None:
     assert (await score(RIGHT, ASSERTS, fenced=False))["score"] == 1.0
 
 
+async def test_of_several_turns_the_last_answer_counts() -> None:
+    turns = [{"policy": block(RIGHT)}, {"environment": block("1/0"), "policy": block(RIGHT.replace("+", "-"))}]
+    reward = CodeTests(CodeTestsOptions.model_validate({"form": "asserts"}))
+    for told, score in ((turns, 0.0), (turns[::-1], 1.0)):
+        text = "".join(turn["policy"] for turn in turns)
+        assert (await reward(answered(text, ground_truth=ASSERTS, turns=told)))["score"] == score
+
+
 async def test_tests_in_another_column() -> None:
     reward = CodeTests(CodeTestsOptions.model_validate({"form": "asserts", "column": "test_list"}))
     assert reward.columns == {"test_list"}

@@ -15,7 +15,8 @@ from psrl.schemas.messages.rewards import Score
 from tests.support.judge_server import JudgeServer, closes, hangs, judge_server, says, sends
 from tests.support.rewards import answered
 
-SAMPLE = answered("It is 7.", prompt_text="3+4?", ground_truth="7", extra={"level": "easy"})
+TURNS = [{"policy": "Hm."}, {"environment": "?", "policy": "7."}]
+SAMPLE = answered("It is 7.", prompt_text="3+4?", ground_truth="7", extra={"level": "easy"}, turns=TURNS)
 ERROR = '{"error": {"message": "no", "type": "t", "code": "c"}}'
 
 
@@ -67,7 +68,7 @@ async def test_it_is_asked_as_was_configured(server: JudgeServer, monkeypatch: p
     options = {
         "api_key_env": "JUDGE_KEY",
         "system": "Be strict.",
-        "prompt": "{{ prompt }} {{ response }} {{ ground_truth }} {{ extra.level }} {{ messages is none }} $x {y}",
+        "prompt": "{{ prompt }} {{ response }} {{ ground_truth }} {{ extra.level }} {{ turns[-1].policy }} $x {y}",
         "max_tokens": 7,
         "temperature": 0.5,
         "extra_body": {"chat_template_kwargs": {"enable_thinking": False}},
@@ -80,7 +81,7 @@ async def test_it_is_asked_as_was_configured(server: JudgeServer, monkeypatch: p
         "model": "m",
         "messages": [
             {"role": "system", "content": "Be strict."},
-            {"role": "user", "content": "3+4? It is 7. 7 easy True $x {y}"},
+            {"role": "user", "content": "3+4? It is 7. 7 easy 7. $x {y}"},
         ],
         "max_tokens": 7,
         "temperature": 0.5,
