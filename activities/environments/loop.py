@@ -26,6 +26,7 @@ class Asked:
 
     is_async = True
     about = None
+    at_once: int | None = None
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.function = function

@@ -6,6 +6,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from .base import Section
+from .sandbox import SandboxLimits
 
 
 class AgentLoop(StrEnum):
@@ -73,7 +74,9 @@ class AgenticSection(Section):
     """Arguments of the class, by name."""
     tools: tuple[str, ...] = ()
     """Of the environment `tools`: import paths of functions, sync or async. Type hints and docstring say what the model
-    is told of them."""
+    is told of them. `code_runner` is built in: it runs a Python program in a sandbox."""
+    code_runner: SandboxLimits = SandboxLimits()
+    """Limits of such a program."""
     mcp_servers: dict[str, McpServer] = {}
     """Of the environment `tools`: programs that offer tools by the Model Context Protocol, each under a name. Needs
     `pip install 'psrl[mcp]'`."""

@@ -69,6 +69,7 @@ MODES = (
             f"psrl.agentic_rl.{key}"
             for key in (
                 "tools",
+                "code_runner",
                 "mcp_servers",
                 "tool_timeout_s",
                 "max_parallel_calls",

@@ -11,6 +11,8 @@ from ....schemas.config.agentic import AgenticSection
 from ....schemas.errors import EnvironmentLoadError, nearest
 from ....schemas.text import named, shown
 from ..environment import Action, Environment, Message, Step, Task, ToolCall
+from .code_runner import NAME as CODE_RUNNER
+from .code_runner import CodeRunner
 from .functions import PythonTool
 from .mcp import McpServers
 from .tool import BadCall, Tool, as_text, shortened
@@ -22,12 +24,14 @@ class ToolEnvironment(Environment):
     def __init__(self, agentic: AgenticSection) -> None:
         """Raises `EnvironmentLoadError`."""
         self._agentic = agentic
-        self._functions = [PythonTool(path) for path in agentic.tools]
+        self._own = [
+            CodeRunner(agentic.code_runner) if path == CODE_RUNNER else PythonTool(path) for path in agentic.tools
+        ]
         self._servers = McpServers(agentic.mcp_servers)
         self._tools: dict[str, Tool] = {}
         self._room = asyncio.Semaphore(agentic.max_parallel_calls)
         self._calls = self._errors = 0
-        self.repeatable = all(tool.repeatable for tool in self._functions) and self._servers.repeatable
+        self.repeatable = all(tool.repeatable for tool in self._own) and self._servers.repeatable
 
     async def tools(self) -> Sequence[Mapping[str, Any]]:
         return [tool.schema for tool in (await self._found()).values()]
@@ -51,7 +55,7 @@ class ToolEnvironment(Environment):
 
     async def _found(self) -> dict[str, Tool]:
         if not self._tools:
-            offered: list[Tool] = [*self._functions, *await self._servers.tools()]
+            offered: list[Tool] = [*self._own, *await self._servers.tools()]
             for tool in offered:
                 if tool.name in self._tools:
                     raise EnvironmentLoadError(f"two tools are called {tool.name!r}; allowed: names that differ")

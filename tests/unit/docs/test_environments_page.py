@@ -56,7 +56,7 @@ def test_the_guessing_game_is_an_environment() -> None:
 
 
 def test_the_weather_is_a_tool() -> None:
-    (path,) = configured(CALLING).psrl.agentic_rl.tools
+    path, _ = configured(CALLING).psrl.agentic_rl.tools
     parameters = PythonTool(path).schema["function"]["parameters"]
     assert parameters["properties"]["days"] == {"type": "integer", "description": "how many", "default": 1}
     assert parameters["required"] == ["city"]
