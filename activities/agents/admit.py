@@ -27,6 +27,7 @@ class Parsers:
     """Loaded in a process of its own, since vLLM comes along; nothing is called."""
 
     about = None
+    at_once: int | None = None
     is_async = False
 
     def __init__(self, model_path: str, trust_remote_code: bool, agentic: AgenticSection) -> None:

@@ -46,6 +46,7 @@ class FunctionAgent:
     """Called with the task."""
 
     about = None
+    at_once: int | None = None
 
     def __init__(self, path: str) -> None:
         """Raises `ConfigError`."""
@@ -68,6 +69,7 @@ class CommandAgent:
     """A program, in a directory of its own."""
 
     about = None
+    at_once: int | None = None
     is_async = False
 
     def __init__(self, command: tuple[str, ...]) -> None:

@@ -70,10 +70,11 @@ class WeightedReward(Section):
 class RewardSection(Section):
     function: str = ""
     """Import path `package.module:function`, or `path/to/file.py:function`; sync or async. Required, unless there are
-    `reward.functions`. Its signature says how it is called (docs/extending.md). It returns a finite number, or a dict
-    that has `score`: the numbers and booleans beside it are stored with the trajectory, their means are reported per
-    step, and a group filter can compare them; what is no number is left out. `code_tests`, `llm_judge`, `overlong`
-    and `outcome` are built in (docs/rewards.md)."""
+    `reward.functions`, or an `agent_loop` whose environment or agent says the reward itself. Its signature says how it
+    is called (docs/extending.md). It returns a finite number, or a dict that has `score`: the numbers and booleans
+    beside it are stored with the trajectory, their means are reported per step, and a group filter can compare them;
+    what is no number is left out. `code_tests`, `llm_judge`, `overlong` and `outcome` are built in
+    (docs/rewards.md)."""
     functions: dict[str, WeightedReward] = {}
     """Several functions in place of one, each under a name of its own. The reward is the sum of their scores times
     their weights; where one fails, the trajectory fails. Each score is stored as the number `name`, what the function

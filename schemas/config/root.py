@@ -58,10 +58,11 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _required(self) -> Self:
+        says_itself = self.psrl.agentic_rl.agent_loop is not AgentLoop.GENERATE_ONLY
         for key, value in (
             ("model.path", self.model.path),
             ("data.train_files", self.data.train_files),
-            ("reward.function", self.reward.parts),
+            ("reward.function", self.reward.parts or says_itself),
         ):
             if not value:
                 raise ValueError(f"{key} is required and empty")
