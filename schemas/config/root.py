@@ -9,6 +9,7 @@ from .actor import ActorSection
 from .agentic import AgentLoop
 from .algorithm import REWARD_ITSELF, AdvantageEstimator, AlgorithmSection
 from .base import Section
+from .built_in_rewards import BuiltInReward
 from .data import DataSection
 from .model import ModelSection
 from .psrl import GroupFilterName, PsrlSection
@@ -66,6 +67,17 @@ class RunConfig(Section):
         ):
             if not value:
                 raise ValueError(f"{key} is required and empty")
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_says_the_outcome(self) -> Self:
+        if self.psrl.agentic_rl.agent_loop is AgentLoop.GENERATE_ONLY:
+            for part in self.reward.parts:
+                if part.limits.function == BuiltInReward.OUTCOME:
+                    raise ValueError(
+                        f"{part.key}.function=outcome, which an environment or an agent says, but "
+                        "psrl.agentic_rl.agent_loop=generate_only has none; allowed: multi_turn, session"
+                    )
         return self
 
     @model_validator(mode="after")

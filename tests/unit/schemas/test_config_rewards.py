@@ -158,3 +158,11 @@ def test_a_filter_compares_a_number_that_one_of_several_returns() -> None:
         "or a number of one of these, such as a/acc"
     )
     config({"function": "m:a"}, **with_metric("acc"))
+
+
+def test_an_outcome_wants_somebody_who_says_it() -> None:
+    functions = {"own": {"function": "outcome"}}
+    assert refusal({"functions": functions}) == (
+        "reward.functions.own.function=outcome, which an environment or an agent says, but "
+        "psrl.agentic_rl.agent_loop=generate_only has none; allowed: multi_turn, session"
+    )
