@@ -44,6 +44,7 @@ MODES = (
             "psrl.agentic_rl.agent_timeout_s",
             "psrl.agentic_rl.max_concurrent_agents",
             "psrl.agentic_rl.retry_limit",
+            "psrl.agentic_rl.batch_agg_mode",
         ),
         lambda config: config.psrl.agentic_rl.agent_loop == "session",
         "psrl.agentic_rl.agent_loop=session",

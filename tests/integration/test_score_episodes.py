@@ -1,6 +1,7 @@
 """Scoring of episodes of several turns and branches: one reward for all branches, stored in one statement."""
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ class PlayedRun:
 
     async def score(self, *indices: int) -> tuple[Score, ...]:
         request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=indices, episodes=EPISODES)
-        return (await Rewards(self.engine).score(request)).scores
+        with closing(Rewards(self.engine)) as rewards:
+            return (await rewards.score(request)).scores
 
     async def stored(self) -> dict[int, tuple[str, float | None, str]]:
         columns = (Trajectory.index, Trajectory.status, Trajectory.reward, Trajectory.reward_error)

@@ -25,6 +25,7 @@ def configured(agentic: dict[str, Any], **sections: Any) -> RunConfig:
         ({"agent": "mine:solve"}, "psrl.agentic_rl.agent=mine:solve has no effect"),
         ({"agent_timeout_s": 60}, "psrl.agentic_rl.agent_timeout_s=60.0 has no effect"),
         ({"retry_limit": 3}, "psrl.agentic_rl.retry_limit=3 has no effect"),
+        ({"batch_agg_mode": "request"}, "psrl.agentic_rl.batch_agg_mode=request has no effect"),
     ],
 )
 def test_a_run_of_agents_names_one_and_others_name_none(agentic: dict[str, Any], told: str) -> None:
@@ -41,3 +42,12 @@ def test_a_whole_conversation_must_fit_a_micro_batch() -> None:
 
 def test_an_episode_has_one_attempt_more_than_it_may_be_begun_anew() -> None:
     assert RolloutSettings.of(configured({**SESSION, "retry_limit": 2})).attempts == 3
+
+
+def test_only_a_run_whose_agents_or_environments_give_a_reward_may_do_without_a_function() -> None:
+    none = {"reward": {"function": ""}}
+    with pytest.raises(ConfigError, match=r"reward\.function is required and empty"):
+        configured({}, **none)
+    for agentic in (SESSION, {"agent_loop": "multi_turn", "environment": "mine:World"}):
+        assert configured(agentic, **none).reward.parts == ()
+        assert configured(agentic, **none).scoring_timeout_s > 0

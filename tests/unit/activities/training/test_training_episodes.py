@@ -92,7 +92,7 @@ def test_the_loss_of_an_episode_of_three_sequences_is_that_computed_by_hand(
     config = run_configuration(
         algorithm={"norm_adv_by_std_in_grpo": False},
         actor={"loss_agg_mode": aggregation, "ppo_max_token_len_per_gpu": max_tokens},
-        psrl={"agentic_rl": {"batch_agg_mode": batch_agg}},
+        psrl={"agentic_rl": {"agent_loop": "session", "agent_command": ["agent"], "batch_agg_mode": batch_agg}},
     )
     batch, trained = three_branches(), copy.deepcopy(model)
     state = TrainerState(config, trained, make_optimizer(trained, config), 0)
