@@ -61,6 +61,6 @@ ROWS = (
         *(f"data.{key}" for key in ("image_key", "video_key", "audio_key", "image_patch_size")),
         *(f"data.{key}" for key in ("return_multi_modal_inputs", "mm_processor_kwargs")),
     ),
-    not_supported("data.tool_config_path", "several turns and tools"),
-    not_supported("data.function_tool_path", "several turns and tools"),
+    not_supported("data.tool_config_path", "tools as veRL's classes; psrl.agentic_rl.tools takes functions"),
+    not_supported("data.function_tool_path", "tools in a file; psrl.agentic_rl.tools takes each by FILE.py:function"),
 )

@@ -59,11 +59,9 @@ ROWS = (
     *not_needed(
         "a group that fails is replaced by a fresh prompt, and counted", "psrl.agentic_rl.manager_retry_on_error"
     ),
-    not_supported(
+    same(
         "psrl.agentic_rl.thinking_template",
-        "sessions of several turns",
-        "multi_traj",
-        off_means="a trajectory has one turn",
+        convert=names({"multi_traj": "fork"}, "a template that keeps reasoning needs no setting"),
     ),
     same("psrl.agentic_rl.batch_agg_mode"),
     *not_needed("engines always give the log-probs of what they sample", "psrl.log_prob.*"),

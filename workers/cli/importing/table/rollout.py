@@ -4,6 +4,7 @@ from ..convert import names, none_at, only
 from ..row import Asked, Converted, Nothing, Switch, not_needed, not_supported, part, renamed
 
 HERE = "actor_rollout_ref.rollout."
+AGENTIC = "psrl.agentic_rl."
 WHOLE = "samples of a part of the distribution would bias every probability ratio; rollout.temperature narrows without"
 TURNS = Switch(f"{HERE}multi_turn.enable", off=(False,))
 
@@ -12,6 +13,12 @@ def greedy_validation(asked: Asked) -> Converted:
     if asked.value:
         raise Nothing("any temperature but 0 samples")
     return Converted((0.0,), "greedy")
+
+
+def with_tools(asked: Asked) -> Converted:
+    if not asked.value:
+        raise Nothing("the policy answers once")
+    return Converted(("multi_turn", "tools"), "name the functions in psrl.agentic_rl.tools")
 
 
 ROWS = (
@@ -140,6 +147,17 @@ ROWS = (
         Switch(f"{HERE}prometheus.enable", off=(False,)), "metrics of the engines in Prometheus", f"{HERE}prometheus.*"
     ),
     *part(Switch(f"{HERE}task", off=("generate",)), "reward models that pool", f"{HERE}reward_kwargs.*"),
-    not_supported(f"{HERE}multi_turn.enable", "several turns and tools", False),
-    *part(TURNS, "several turns and tools", f"{HERE}multi_turn.*"),
+    renamed(f"{HERE}multi_turn.enable", f"{AGENTIC}agent_loop", f"{AGENTIC}environment", convert=with_tools),
+    renamed(f"{HERE}multi_turn.max_turns", f"{AGENTIC}max_turns", convert=none_at(None, why="there is always a limit")),
+    renamed(f"{HERE}multi_turn.max_assistant_turns", f"{AGENTIC}max_turns", weak=True),
+    renamed(f"{HERE}multi_turn.max_parallel_calls", f"{AGENTIC}max_parallel_calls"),
+    renamed(f"{HERE}multi_turn.max_tool_response_length", f"{AGENTIC}max_tool_response_length"),
+    renamed(f"{HERE}multi_turn.tool_response_truncate_side", f"{AGENTIC}tool_response_truncate_side"),
+    renamed(f"{HERE}multi_turn.format", f"{AGENTIC}tool_parser"),
+    *not_needed(
+        "what was sampled is never tokenised again",
+        f"{HERE}multi_turn.tokenization_sanity_check_mode",
+        f"{HERE}multi_turn.use_inference_chat_template",
+    ),
+    *part(TURNS, "tools as veRL's classes; psrl.agentic_rl.tools takes functions", f"{HERE}multi_turn.*"),
 )
