@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...schemas.errors import DataError
-from .compressed import read_lines
+from .compressed import bare_suffix, read_lines
 from .storable import Unreadable, given_twice
 
 SPACE = re.compile(r"[ \t\n\r]*")
@@ -27,7 +27,9 @@ def read_json(file: Path) -> Iterator[Found]:
     if not before:
         return
     line, after = before[-1], list(_up_to_text(lines))
-    if not _is_object(line) or not any(map(str.strip, after)):
+    # A single object is a row where rows are lines, and may be a document that holds them elsewhere.
+    alone = bare_suffix(file) == ".json" and not any(map(str.strip, after))
+    if alone or not _is_object(line):
         yield from _document(file, "".join([*before, *after, *lines]))
     else:
         yield from _by_line(file, chain([line], after, lines), len(before))
@@ -74,7 +76,7 @@ def _table(file: Path, document: Any, text: str) -> list[Any] | None:
     """The rows in a document; null where it is a row itself."""
     if not isinstance(document, dict):
         return document if isinstance(document, list) else None
-    lists = [value for value in document.values() if isinstance(value, list) and all(map(_may_be_row, value))]
+    lists = [value for value in document.values() if isinstance(value, list) and value and all(map(_may_be_row, value))]
     if len(lists) == 1 and not ROW_KEYS & document.keys():
         return lists[0]
     if "\n" not in text.strip():

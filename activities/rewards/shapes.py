@@ -4,7 +4,7 @@ Promise: the signature alone decides, at admission; one that fits none is refuse
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from inspect import Parameter
 from typing import Any, NamedTuple, Protocol
@@ -143,11 +143,17 @@ def columns_wanted(signature: inspect.Signature | None, kwargs: dict[str, Any]) 
     return Accepts.of(signature).required - kwargs.keys() - {"prompts", "completions", "completion_ids"}
 
 
+def _info(sample: RewardSample) -> Any:
+    """Text, as CSV has it, is left to the function that reads it."""
+    given = sample.extra.get("extra_info") or {}
+    return {**given, **_told(sample)} if isinstance(given, Mapping) else given
+
+
 VERL: dict[str, Callable[[RewardSample], Any]] = {
     "data_source": lambda sample: sample.data_source,
     "solution_str": lambda sample: sample.response_text,
     "ground_truth": lambda sample: sample.ground_truth,
-    "extra_info": lambda sample: {**(sample.extra.get("extra_info") or {}), **_told(sample)},
+    "extra_info": _info,
 }
 """veRL gives an empty dict where the data have none, and `num_turns` beside what they have."""
 VERL_BATCH = {

@@ -12,6 +12,8 @@ from typing import Any
 from ....schemas.config.built_in_rewards import TestForm
 from ....schemas.text import shown
 
+NOTHING_HAPPENS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
+"""Statements of which alone no test consists: HumanEval's define `check`, which somebody else calls."""
 Case = list[str]
 """A text of Python; for `stdin` the input and the output."""
 
@@ -50,6 +52,8 @@ def _apart(text: str) -> list[str]:
     tree = _parsed(text)
     if tree.body and all(isinstance(statement, ast.Assert) for statement in tree.body):
         return [ast.unparse(statement) for statement in tree.body]
+    if tree.body and all(isinstance(statement, NOTHING_HAPPENS) for statement in tree.body):
+        raise ValueError(f"{shown(text)} only defines and calls nothing, so that any code would pass")
     return [text] if tree.body else []
 
 

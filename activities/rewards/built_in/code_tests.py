@@ -22,7 +22,9 @@ from .contract import BuiltIn
 
 GROUND_TRUTH = "ground_truth"
 HARNESS = Path(__file__).with_name("harness.py")
-FENCED = re.compile(r"^[ \t]*```(?:python3?|py)?[ \t]*\r?\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE | re.IGNORECASE)
+FENCED = re.compile(r"^[ \t]*```[ \t]*([^\s`]*)[^\n`]*\n((?:(?![ \t]*```).*\n)*)[ \t]*```(?!\w)", re.MULTILINE)
+"""A block of whatever language: the end of one must not be taken for the beginning of another."""
+PYTHONS = ("", "py", "python", "python3")
 
 
 class CodeTests(BuiltIn):
@@ -70,7 +72,7 @@ class CodeTests(BuiltIn):
             raise ValueError(f"column {self._column!r}: {error}") from None
 
     def _code(self, answer: str) -> str | None:
-        if blocks := FENCED.findall(answer):
+        if blocks := [code for language, code in FENCED.findall(answer) if language.lower() in PYTHONS]:
             return str(blocks[-1])
         return None if self._options.fenced else answer
 

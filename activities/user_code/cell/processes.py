@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import resource
 import signal
 import time
 from contextlib import suppress
@@ -10,6 +9,7 @@ from pathlib import Path
 
 DEATH_SIGNAL, DUMPABLE, SUBREAPER, NO_NEW_PRIVILEGES = 1, 4, 36, 38
 MB = 1 << 20
+KB_OF_MB = 1 << 10
 DYING_S = 0.002
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -58,8 +58,9 @@ def pids() -> list[int]:
 
 
 def held_mb(of: list[int]) -> float:
-    """Memory of their own. What a fork shares with its parent counts for both."""
-    return sum(map(_held_pages, of)) * resource.getpagesize() / MB
+    """Memory that no file on a disk can give back, shared or not: no limit of the kernel's counts what is shared. What
+    a fork shares with its parent counts for both."""
+    return sum(map(_held_kb, of)) / KB_OF_MB
 
 
 def tasks_of(user: int) -> int:
@@ -72,12 +73,12 @@ def tasks_of(user: int) -> int:
     return found
 
 
-def _held_pages(pid: int) -> int:
+def _held_kb(pid: int) -> int:
     try:
-        resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[1:3]
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return 0
-    return int(resident) - int(shared)
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
 
 
 def _parent(pid: int) -> int:

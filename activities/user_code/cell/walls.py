@@ -48,6 +48,12 @@ def new_users(spaces: int = 0) -> None:
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
 
 
+def no_further_users() -> None:
+    """Who makes a namespace of users is root in it, and may mount memory that no limit knows of. For processes of this
+    one's namespace; this one still has the right to say so."""
+    Path("/proc/sys/user/max_user_namespaces").write_text("0")
+
+
 def own_root(size_mb: int, readable: list[str]) -> None:
     """For the first process of a namespace. Once it is done, nothing of the old root can be reached."""
     shared = {place: os.path.realpath(place) for place in (*SYSTEM, *readable) if os.path.exists(place)}

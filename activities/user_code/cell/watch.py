@@ -23,7 +23,7 @@ from .processes import (
     prctl,
     tasks_of,
 )
-from .walls import new_users
+from .walls import new_users, no_further_users
 
 LOOK_S = 0.05
 """How often time and memory are looked at."""
@@ -68,6 +68,8 @@ def _become(job: Job, standard: tuple[int, int, int], fails: int) -> NoReturn:
             os.dup2(end, number)
         if os.geteuid() == 0:
             _be_nobody(job.confined)
+        if job.confined:
+            no_further_users()
         prctl(DEATH_SIGNAL, signal.SIGKILL)  # a change of user would clear it
         prctl(NO_NEW_PRIVILEGES, 1)
         _limit(job)
@@ -90,7 +92,8 @@ def _be_nobody(confined: bool) -> None:
 
 
 def _limit(job: Job) -> None:
-    others = 0 if job.confined else tasks_of(os.geteuid())
+    # In the open all programs are the same user's: those that run, and those that begin after this one.
+    others = 0 if job.confined else tasks_of(os.geteuid()) + job.processes * (os.cpu_count() or 1)
     _set(resource.RLIMIT_CORE, 0)
     _set(resource.RLIMIT_DATA, job.memory_mb * MB)
     _set(resource.RLIMIT_FSIZE, job.disk_mb * MB)

@@ -1,5 +1,6 @@
 """Reading data files: every fault names its file and line."""
 
+import json
 from datetime import date
 from pathlib import Path
 
@@ -47,6 +48,15 @@ def test_an_unknown_suffix_is_refused_with_the_allowed_ones(tmp_path: Path) -> N
     (tmp_path / "a.xls").write_text("x")
     with pytest.raises(DataError, match=r"'\.xls'; allowed: \.jsonl, \.ndjson, \.json, \.parquet"):
         read(tmp_path / "a.xls")
+
+
+@pytest.mark.parametrize(
+    "row", ['{"question": "q", "tests": [{"input": "1", "output": "2"}]}', '{"question": "q", "tags": []}']
+)
+def test_a_single_line_of_jsonl_is_a_row_whatever_lists_it_has(tmp_path: Path, row: str) -> None:
+    file = tmp_path / "one.jsonl"
+    file.write_text(f"{row}\n")
+    assert read(file) == [json.loads(row)]
 
 
 def test_parquet_rows_keep_nested_columns(tmp_path: Path) -> None:

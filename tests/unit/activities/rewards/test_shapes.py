@@ -12,7 +12,7 @@ import torch
 
 from psrl.activities.rewards.judge import Judge, Question, recipe
 from psrl.activities.rewards.load import check_columns, check_reward, chosen_for
-from psrl.activities.rewards.shapes import Shape, recognise
+from psrl.activities.rewards.shapes import Shape, for_verl, recognise
 from psrl.activities.user_code.prepared import answer
 from psrl.schemas.config import RewardSection
 from psrl.schemas.errors import RewardLoadError, UserCodeFailed
@@ -159,6 +159,12 @@ def test_what_verl_returns_beside_the_score_is_kept() -> None:
 def test_extra_info_that_the_data_lack_is_an_empty_dict_as_in_verl() -> None:
     assert [one.reward for one in asked("verl_without_info", plain("a"))] == [1.0]
     assert [one.reward for one in asked("verl_without_info", chat("a", extra_info=None))] == [1.0]
+
+
+def test_extra_info_that_is_text_is_left_as_it_is() -> None:
+    text = '{"index": 4}'
+    assert [one.reward for one in asked("verl_gsm8k", chat("7", extra_info=text))] == [1.0]
+    assert for_verl(chat("7", extra_info=text))["extra_info"] == text
 
 
 def test_further_arguments_come_from_the_configuration() -> None:

@@ -1,6 +1,7 @@
 """Programs in a sandbox: what they do is bounded, and nothing of them is left."""
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
@@ -68,6 +69,12 @@ async def test_more_input_than_it_reads_is_no_trouble(confined: bool) -> None:
             "import os, time\nfor _ in range(4): os.fork()\nheld = os.urandom(1 << 20) * 60\ntime.sleep(60)",
             "memory",
             id="memory of several",
+        ),
+        pytest.param(
+            "import mmap, time\nheld = mmap.mmap(-1, 400 << 20)\n"
+            "for at in range(0, 400 << 20, 4096): held[at] = 1\ntime.sleep(60)",
+            "memory",
+            id="memory to be shared",
         ),
     ],
 )
@@ -173,6 +180,18 @@ for place in ("/usr/x", os.path.realpath({SYSTEM_PYTHON!r}), "/etc/passwd"):
 async def test_all_files_of_a_confined_program_together_are_limited() -> None:
     code = "for n in range(9): open(f'/tmp/{n}', 'wb').write(bytes(1 << 20))"
     assert "No space left" in (await python(code, True, disk_mb=4)).stderr
+
+
+@walls
+async def test_a_confined_program_makes_no_namespaces_in_which_it_would_be_root() -> None:
+    code = "import ctypes, os\nprint(ctypes.CDLL(None, use_errno=True).unshare(0x10000000), ctypes.get_errno())"
+    assert (await python(code)).stdout == f"-1 {errno.ENOSPC}\n"
+
+
+async def test_programs_in_the_open_leave_room_for_those_that_begin_after_them() -> None:
+    code = "import resource; print(resource.getrlimit(resource.RLIMIT_NPROC)[0])"
+    ran = await python(code, confined=False, processes=8)
+    assert int(ran.stdout) >= 8 * ((os.cpu_count() or 1) + 1)
 
 
 async def test_files_lie_in_its_folder() -> None:

@@ -37,6 +37,7 @@ def test_what_a_row_may_hold(form: str, value: Any, cases: list[list[str]]) -> N
         ("asserts", "# nothing", "there is no test"),
         ("asserts", ["assert f(1) = 2"], "'assert f(1) = 2' is no Python: "),
         ("asserts", ["assert '\0'"], "is no Python: "),
+        ("asserts", "METADATA = {}\ndef check(f):\n    assert f(1) == 2\n", "only defines and calls nothing"),
         ("asserts", [3], "3; allowed: texts of Python"),
         ("stdin", "1 2", "'1 2'; allowed: a list of {input, output}, or {inputs: [...], outputs: [...]}"),
         ("stdin", [], "there is no test"),

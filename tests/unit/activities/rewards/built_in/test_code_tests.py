@@ -121,6 +121,8 @@ async def test_the_tests_are_not_to_be_found_by_the_code() -> None:
         (f"```\n{RIGHT}```", 3, True),
         (f"  ```Python\n{RIGHT}  ```", 3, True),
         (f"```python\n{RIGHT}```\nas in\n```text\n3\n```", 3, True),
+        (f"```json\n{{}}\n```\nand so\n```python\n{RIGHT}```\nRun it:\n```bash\npython a.py\n```\n", 3, True),
+        (f"```text\nnever closed\n```python\n{RIGHT}```", 3, True),
         (RIGHT, 0, False),
         (f"```python\n{RIGHT}", 0, False),
         ("", 0, False),
