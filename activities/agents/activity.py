@@ -79,7 +79,7 @@ class Agents:
             await self._abort(request, opened)
             raise
         outcome = EpisodeOutcome(ended=ended.reason, reward=ended.said.reward, info=ended.said.info)
-        return await end_episode(self._store, request, outcome, ended.error)
+        return await end_episode(self._store, request, opened.start.session_id, outcome, ended.error)
 
     async def _open(self, request: RunAgent, episode: Episode, config: RunConfig) -> Opened:
         token = new_token()
@@ -124,7 +124,8 @@ class Agents:
         of turns."""
         try:
             await self._sessions.see_closed(opened.start, CloseSession(reason="nobody needs it any more", cut=True))
-            await end_episode(self._store, request, EpisodeOutcome(ended=TerminateReason.ABORTED))
+            outcome = EpisodeOutcome(ended=TerminateReason.ABORTED)
+            await end_episode(self._store, request, opened.start.session_id, outcome)
         except PsrlError as error:
             activity.logger.warning("session %s is left to its time limit: %s", opened.start.session_id, error)
 

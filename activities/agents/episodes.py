@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Table, delete, func, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from ...schemas.errors import InvariantViolated
+from ...schemas.errors import InvariantViolated, StaleAttempt
 from ...schemas.ids import SessionId, session_id
 from ...schemas.messages.agents import AgentRun, RunAgent
 from ...schemas.messages.data import Purpose
@@ -98,10 +98,16 @@ async def set_aside(store: AsyncEngine, request: RunAgent, session: SessionId) -
         await _begin_anew(connection, request)
 
 
-async def end_episode(store: AsyncEngine, request: RunAgent, outcome: EpisodeOutcome, error: str = "") -> AgentRun:
+async def end_episode(
+    store: AsyncEngine, request: RunAgent, session: SessionId, outcome: EpisodeOutcome, error: str = ""
+) -> AgentRun:
     """When its session is closed: turns that nobody waited for to their end are taken back, the outcome is written, and
-    what is left may be scored. One without a turn has failed, whatever its agent says."""
+    what is left may be scored. One without a turn has failed, whatever its agent says. Raises `StaleAttempt` when
+    another session plays it meanwhile: who asks was given up, and may have been the last to notice."""
     async with store.begin() as connection:
+        current = select(Session.session_id).where(_of_episode_session(request)).with_for_update()
+        if await connection.scalar(current) != session:
+            raise StaleAttempt(f"session {session} was given up: another attempt plays its episode")
         await connection.execute(delete(Turn).where(_of_episode(Turn, request), Turn.end.is_(None)))
         of_branch = (Turn.run_id == Trajectory.run_id) & (Turn.group_id == Trajectory.group_id)
         of_branch &= Turn.index == Trajectory.index

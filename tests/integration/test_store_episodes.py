@@ -66,7 +66,7 @@ async def trajectories(store: AsyncEngine, group: str = GROUP) -> list[tuple[int
 
 async def test_an_episode_ends_with_what_was_answered(bench: Bench, store: AsyncEngine) -> None:
     await converse(bench, store, await session(store))
-    run = await end_episode(store, EPISODE, WELL)
+    run = await end_episode(store, EPISODE, FIRST, WELL)
     assert (run.ended, run.turns, run.tokens, run.segments, run.versions) == (R.FINISHED, 3, 9, 3, (0,))
     assert await trajectories(store) == [(0, "pending", 0), (1, "finished", 6), (3, "finished", 3)]
     episode = await read_episode(store, EPISODE)
@@ -77,7 +77,7 @@ async def test_an_episode_ends_with_what_was_answered(bench: Bench, store: Async
 async def test_nothing_is_added_to_an_episode_that_has_ended(bench: Bench, store: AsyncEngine) -> None:
     of = await session(store)
     await converse(bench, store, of)
-    await end_episode(store, EPISODE, WELL)
+    await end_episode(store, EPISODE, FIRST, WELL)
     with pytest.raises(StaleAttempt):
         await play(bench, 3, 1, 2)
     assert (await stored_trajectory(store, 3)).tokens == 3
@@ -85,7 +85,7 @@ async def test_nothing_is_added_to_an_episode_that_has_ended(bench: Bench, store
 
 async def test_an_episode_without_a_turn_has_failed_whatever_its_agent_says(bench: Bench, store: AsyncEngine) -> None:
     await place_turn(store, await session(store), "a", NewTurn(1), [1])
-    run = await end_episode(store, EPISODE, WELL)
+    run = await end_episode(store, EPISODE, FIRST, WELL)
     assert (run.ended, run.error) == (R.UNKNOWN, "the agent ended without a turn")
     assert await trajectories(store) == [(0, "pending", 0), (1, "failed", 0)]
 
@@ -97,7 +97,7 @@ async def test_what_is_set_aside_is_kept_whole_and_the_episode_is_as_it_was_draw
     await converse(bench, store, before)
     await place_turn(store, await other_session(store), "k", NewTurn(0), [1])
     was = await branches_of(store, before)
-    await end_episode(store, EPISODE, EpisodeOutcome(ended=R.ROLLOUT_ERROR), "no idea")
+    await end_episode(store, EPISODE, FIRST, EpisodeOutcome(ended=R.ROLLOUT_ERROR), "no idea")
     await set_aside(store, EPISODE, FIRST)
     assert await trajectories(store) == [(0, "pending", 0), (1, "pending", 0)]
     assert await trajectories(store, FIRST) == [(1, "aborted", 6), (3, "aborted", 3)]
@@ -126,9 +126,11 @@ async def test_a_late_result_of_the_first_attempt_reaches_nothing_of_the_second(
     await place_turn(store, after, "a0", NewTurn(1), [40])
     with pytest.raises(StaleAttempt):
         await play(bench, 1, 0, 2)
+    with pytest.raises(StaleAttempt):
+        await end_episode(store, EPISODE, FIRST, EpisodeOutcome(ended=R.ABORTED))
     await play(bench, 1, 0, first_call)
     assert list(bench.engine.requests[-1].prompt_ids) == [40]
-    run = await end_episode(store, EPISODE, WELL)
+    run = await end_episode(store, EPISODE, SECOND, WELL)
     assert (run.ended, run.turns, run.tokens) == (R.FINISHED, 1, 3)
 
 
