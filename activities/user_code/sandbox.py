@@ -169,7 +169,11 @@ def _run(cell: _Cell, job: dict[str, Any], confined: bool | None) -> Ran:
     limit_s = job["wall_s"] + MARGIN_S
     if confined:
         return _ran(cell.talk(_line({**job, "confined": True, "folder": BOX}), limit_s))
-    with tempfile.TemporaryDirectory(prefix="psrl-sandbox-", ignore_cleanup_errors=True) as folder:
+    try:
+        place = tempfile.TemporaryDirectory(prefix="psrl-sandbox-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise UserCodeFailed(f"the sandbox has no place for a folder: {named(error)}") from error
+    with place as folder:
         return _ran(cell.talk(_line({**job, "confined": False, "folder": folder}), limit_s))
 
 

@@ -206,6 +206,14 @@ async def test_a_program_that_cannot_be_started_is_an_error_and_says_so(confined
         await run(["/no/such/program"], confined=confined)
 
 
+async def test_a_machine_without_a_place_for_its_folder_is_an_error_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(UserCodeFailed, match="the sandbox has no place for a folder: FileNotFoundError"):
+        await python("print(1)", confined=False)
+
+
 def test_where_the_machine_allows_no_walls_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = "raise PermissionError(1, 'unshare: Operation not permitted')"
     monkeypatch.setattr(sandbox, "COMMAND", [sys.executable, "-I", "-S", "-c", refused])
