@@ -66,8 +66,10 @@ class UserCalls:
             return await self._call_apart(argument)
 
     def close(self) -> None:
-        """Ends the processes that wait for a call."""
+        """Ends the processes that wait for a call, and the thread that async calls have."""
         self._pool.close()
+        if self._loop is not None:
+            self._loop.close()
 
     async def about(self) -> Any:
         """What the recipe says of the function. Raises as `call`."""

@@ -64,8 +64,10 @@ class LoopThread:
     def __init__(self, what: str) -> None:
         self._what = what
         self._loop = asyncio.new_event_loop()
+        self._closing = False
         self._loop.call_soon(self._look, time.monotonic())
-        threading.Thread(target=self._loop.run_forever, name=f"{what} loop", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=f"{what} loop", daemon=True)
+        self._thread.start()
 
     def submit(self, prepared: Prepared, argument: object) -> "asyncio.Future[Any]":
         """The call's result as a future of the running loop; cancelling it cancels the call."""
@@ -80,8 +82,19 @@ class LoopThread:
         """Done as soon as the loop has time for something else than what it runs now."""
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop))
 
+    def close(self) -> None:
+        """Its thread ends when its last call has."""
+        self._closing = True
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
+
     def _look(self, last: float) -> None:
         """On the loop itself: between two looks it had no turn for so long."""
+        if self._closing and not asyncio.all_tasks(self._loop):
+            self._loop.stop()
+            return
         now = time.monotonic()
         if now - last > LOOP_ANSWERS_WITHIN_S:
             log.error(
