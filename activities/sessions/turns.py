@@ -64,6 +64,8 @@ class NewTurn:
     """Where a turn is to be: the next of a branch, or the first of a new one."""
 
     index: int
+    turn: int = 0
+    """The number that it has there, since its tokens were made to follow the turn before."""
     fork: Fork | None = None
     """Of a new branch: what it left; None for one that begins with nothing."""
 
@@ -108,7 +110,7 @@ async def place_turn(
     store: AsyncEngine, session: StoredSession, key: str, where: NewTurn, token_ids: Sequence[int]
 ) -> PlacedTurn:
     """The turn with this key, made unless it is there: the next of its branch, with what the agent said. Raises
-    `TurnInFlight` when another turn of the branch has not ended."""
+    `TurnInFlight` when another turn of the branch has not ended, or has taken the place since it was chosen."""
     async with store.begin() as connection:
         status = await _lock(connection, session)
         if (placed := await _placed(connection, session, key)) is not None:
@@ -119,6 +121,8 @@ async def place_turn(
             raise InvariantViolated(f"branch {where.index} is none of session {session.session_id}")
         of_branch = {"run_id": session.run_id, "group_id": session.group_id, "index": where.index}
         number = await _next_number(connection, session, where.index)
+        if number != where.turn:
+            raise TurnInFlight(f"branch {where.index} comes to turn {number}; turn {where.turn} was to be placed")
         if number:
             await _reopen(connection, session, where.index)
         else:

@@ -49,12 +49,12 @@ async def play(bench: Bench, index: int, turn: int, number: int) -> TurnResult:
 async def converse(bench: Bench, store: AsyncEngine, of: StoredSession, first_call: int = 1) -> None:
     """Two turns on the first branch, and a fork from the first of them whose second turn nobody has played."""
     for turn in range(2):
-        await place_turn(store, of, f"a{turn}", NewTurn(1), [10 + turn])
+        await place_turn(store, of, f"a{turn}", NewTurn(1, turn), [10 + turn])
         await play(bench, 1, turn, first_call + turn)
     await name_turn(store, of, 1, 0, "node")
-    await place_turn(store, of, "b0", NewTurn(3, Fork(1, 0)), [20])
+    await place_turn(store, of, "b0", NewTurn(3, 0, Fork(1, 0)), [20])
     await play(bench, 3, 0, first_call)
-    await place_turn(store, of, "b1", NewTurn(3), [21])
+    await place_turn(store, of, "b1", NewTurn(3, 1), [21])
     await place_turn(store, of, "c0", NewTurn(5), [30])
 
 

@@ -102,6 +102,21 @@ async def test_a_branch_has_one_turn_in_flight(store: AsyncEngine, session: Stor
     assert await place_turn(store, session, "c", NewTurn(3), [2]) == PlacedTurn(3, 0, None)
 
 
+async def test_a_turn_takes_the_place_that_its_tokens_were_made_for_or_none(
+    bench: Bench, store: AsyncEngine, session: StoredSession
+) -> None:
+    """Another request may be played from beginning to end between the choice of a place and the turn there."""
+    await place_turn(store, session, "a", NewTurn(1), [1])
+    await play(bench, 1, 0, 1)
+    with pytest.raises(TurnInFlight, match="branch 1 comes to turn 1; turn 0 was to be placed"):
+        await place_turn(store, session, "b", NewTurn(1), [2])
+    await place_turn(store, session, "c", NewTurn(1, 1), [3])
+    await play(bench, 1, 1, 2)
+    with pytest.raises(TurnInFlight, match="branch 1 comes to turn 2; turn 1 was to be placed"):
+        await place_turn(store, session, "d", NewTurn(1, 1), [4])
+    assert [turn.key for turn in await known_turns(store, session)] == ["a", "c"]
+
+
 async def test_a_session_that_is_closed_takes_no_turn_and_knows_those_it_has(
     store: AsyncEngine, session: StoredSession
 ) -> None:
@@ -134,7 +149,7 @@ async def test_the_engine_is_given_what_was_said_and_sampled_token_by_token(
     await place_turn(store, session, "a", NewTurn(1), [1, 2, 3])
     await play(bench, 1, 0, 1)
     first = await sampled(store, session, 1, 0)
-    await place_turn(store, session, "b", NewTurn(1), [4, 5])
+    await place_turn(store, session, "b", NewTurn(1, 1), [4, 5])
     assert (await stored_trajectory(store, 1)).status == "pending"
     await play(bench, 1, 1, 2)
     contexts = [list(request.prompt_ids) for request in bench.engine.requests]
@@ -156,7 +171,7 @@ async def test_a_branch_begins_with_the_tokens_of_the_one_it_left_up_to_there(
     bench: Bench, store: AsyncEngine, session: StoredSession
 ) -> None:
     """A fork of a fork, too; nothing is copied."""
-    turns = ((NewTurn(1), 1), (NewTurn(1), 2), (NewTurn(3, Fork(1, 0)), 7), (NewTurn(5, Fork(3, 0)), 8))
+    turns = ((NewTurn(1), 1), (NewTurn(1, 1), 2), (NewTurn(3, 0, Fork(1, 0)), 7), (NewTurn(5, 0, Fork(3, 0)), 8))
     for number, (where, said) in enumerate(turns, start=1):
         placed = await place_turn(store, session, f"k{number}", where, [said])
         await play(bench, placed.index, placed.turn, number)
@@ -243,7 +258,7 @@ async def test_open_sessions_are_listed_with_what_they_do(
     assert await open_sessions(store, RUN) == [idle]
     await place_turn(store, session, "a", NewTurn(1), [1, 2])
     await play(bench, 1, 0, 1)
-    await place_turn(store, session, "b", NewTurn(1), [3])
+    await place_turn(store, session, "b", NewTurn(1, 1), [3])
     assert await open_sessions(store, RUN) == [OpenSession(NAME, "running", 1, 6, "rollout-0")]
     closed = SessionRecord(run_id=RUN, session_id=NAME, group_id=GROUP, status=SessionStatus.CLOSED)
     await store_session(store, closed)

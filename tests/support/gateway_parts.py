@@ -126,6 +126,8 @@ class MemorySessions:
         turns = [turn for index, turn in self.rows if index == where.index]
         if turns and self.rows[where.index, max(turns)].sampled is None:
             raise TurnInFlight(f"branch {where.index} has turn {max(turns)} in flight")
+        if len(turns) != where.turn:
+            raise TurnInFlight(f"branch {where.index} comes to turn {len(turns)}")
         self.rows[where.index, len(turns)] = Row(key, list(token_ids), where.fork)
         return PlacedTurn(where.index, len(turns), None)
 

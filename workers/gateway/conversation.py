@@ -70,7 +70,7 @@ def read(model: Model, said: Conversation, sampled: Sampled, key: str) -> tuple[
 def _place(decision: Decision) -> Place:
     at, forked = decision.at, decision.forked
     if forked is not None:
-        return Place(NewTurn(at.index, Fork(forked.index, forked.turn)), forked, decision.known_messages)
+        return Place(NewTurn(at.index, at.turn, Fork(forked.index, forked.turn)), forked, decision.known_messages)
     if not decision.known_messages:
-        return Place(NewTurn(at.index), None, 0)
-    return Place(NewTurn(at.index), TurnAt(at.index, at.turn - 1), decision.known_messages)
+        return Place(NewTurn(at.index, at.turn), None, 0)
+    return Place(NewTurn(at.index, at.turn), TurnAt(at.index, at.turn - 1), decision.known_messages)
