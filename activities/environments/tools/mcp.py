@@ -47,7 +47,9 @@ class Server:
 
     async def close(self) -> None:
         self._stop.set()
-        if self._task is not None:
+        if self._task is not None and self._tools is not None:
+            if not self._tools.done():  # it says nothing, and might never
+                self._task.cancel()
             await asyncio.wait([self._task])
 
     async def _live(self, ready: "asyncio.Future[list[Tool]]") -> None:

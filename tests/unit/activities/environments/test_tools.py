@@ -185,6 +185,15 @@ async def test_an_mcp_server_that_does_not_start_is_refused_by_its_name() -> Non
         await opened(mcp_servers={"broken": McpServer(command="/bin/false")})
 
 
+async def test_an_mcp_server_that_never_answers_ends_with_its_environment() -> None:
+    environment = tool_environment(section(mcp_servers={"mute": McpServer(command="sleep", args=("600",))}))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await environment.tools()
+    async with asyncio.timeout(10):
+        await environment.close()
+
+
 def test_mcp_servers_without_the_library_are_refused_naming_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
