@@ -3,13 +3,13 @@
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from ...schemas.config import RunConfig
 from ...schemas.config.agentic import AgenticSection, AgentLoop
 from ...schemas.errors import ConfigError, UserCodeFailed
-from ..capture.layout import ChatTokenizer
 from ..capture.message import Reader
+from ..capture.model import Tokenizer, chat_tokenizer
 from ..capture.render import Template
 from ..capture.stops import stop_ids
 from ..data.tokenizer import load_tokenizer
@@ -17,10 +17,6 @@ from ..user_code.load import UserFunction
 from ..user_code.prepared import Recipe
 from ..user_code.process import examine
 from .agent import COMMAND, FUNCTION, recipe
-
-
-class Tokenizer(ChatTokenizer, Protocol):
-    eos_token_id: int | None
 
 
 class Parsers:
@@ -32,8 +28,8 @@ class Parsers:
 
     def __init__(self, model_path: str, trust_remote_code: bool, agentic: AgenticSection) -> None:
         """Raises `ModelError`."""
-        tokenizer, stops = _tokenizer(model_path, trust_remote_code)
-        Reader(tokenizer, stops, agentic.tool_parser, agentic.reasoning_parser)
+        tokenizer = cast(Tokenizer, load_tokenizer(model_path, trust_remote_code))
+        Reader(tokenizer, stop_ids(Path(model_path), tokenizer), agentic.tool_parser, agentic.reasoning_parser)
         self.function: UserFunction = Reader
 
     def ask(self, argument: Any) -> Any:
@@ -53,8 +49,8 @@ def check_agents(config: RunConfig, gateway: str | None) -> None:
             "psrl.agentic_rl.agent_loop=session, but this stack has no gateway for agents to talk to; allowed: a stack "
             "with the part `gateway`, or PSRL_GATEWAY_ADDRESS"
         )
-    tokenizer, stops = _tokenizer(config.model.path, config.model.trust_remote_code)
-    Template.open(tokenizer, stops, agentic.thinking_template)
+    tokenizer = chat_tokenizer(config)
+    Template.open(tokenizer, stop_ids(Path(config.model.path), tokenizer), agentic.thinking_template)
     if agentic.tool_parser or agentic.reasoning_parser:
         _examined(
             Recipe(Parsers, (config.model.path, config.model.trust_remote_code, agentic)), "psrl.agentic_rl.tool_parser"
@@ -63,11 +59,6 @@ def check_agents(config: RunConfig, gateway: str | None) -> None:
         _examined(recipe(agentic), f"{FUNCTION}={agentic.agent!r}")
     else:
         _require_program(agentic.agent_command[0])
-
-
-def _tokenizer(model_path: str, trust_remote_code: bool) -> tuple[Tokenizer, Any]:
-    tokenizer = cast(Tokenizer, load_tokenizer(model_path, trust_remote_code))
-    return tokenizer, stop_ids(Path(model_path), tokenizer)
 
 
 def _examined(what: Recipe, named: str) -> None:

@@ -34,16 +34,17 @@ class ChatModel:
     def open(cls, config: RunConfig) -> Self:
         """Raises a `UserError` when the model cannot be used for conversations."""
         agentic = config.psrl.agentic_rl
-        tokenizer = _with_template(load_tokenizer(config.model.path, config.model.trust_remote_code), config)
+        tokenizer = chat_tokenizer(config)
         stops = stop_ids(Path(config.model.path), tokenizer)
         template = Template.open(tokenizer, stops, agentic.thinking_template)
         return cls(tokenizer, stops, template, Reader(tokenizer, stops, agentic.tool_parser, agentic.reasoning_parser))
 
 
-def _with_template(tokenizer: AnyTokenizer, config: RunConfig) -> Tokenizer:
-    """The one that the run's prompts are laid out by; the tokenizer is shared with others."""
+def chat_tokenizer(config: RunConfig) -> Tokenizer:
+    """With the template that the run's prompts are laid out by. Raises a `UserError`."""
+    tokenizer: AnyTokenizer = load_tokenizer(config.model.path, config.model.trust_remote_code)
     chosen = ChatTemplate(tokenizer, config.model.path, config.data.chat_template).text
     if chosen is not None:
-        tokenizer = copy.copy(tokenizer)
+        tokenizer = copy.copy(tokenizer)  # it is shared with others
         tokenizer.chat_template = chosen
     return cast(Tokenizer, tokenizer)

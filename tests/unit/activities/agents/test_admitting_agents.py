@@ -57,12 +57,23 @@ def test_a_parser_that_vllm_does_not_have_is_refused(tiny_model_dir: Path) -> No
         check(tiny_model_dir, **AGENT, tool_parser="hermse")
 
 
-def test_a_template_that_cannot_render_a_conversation_is_refused(tmp_path: Path, tiny_model_dir: Path) -> None:
-    folder = tmp_path / "model"
+def model_without_conversations(tiny_model_dir: Path, folder: Path) -> Path:
     folder.mkdir()
     for file in tiny_model_dir.iterdir():
         (folder / file.name).symlink_to(file)
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    return folder
+
+
+def test_a_template_that_cannot_render_a_conversation_is_refused(tmp_path: Path, tiny_model_dir: Path) -> None:
+    folder = model_without_conversations(tiny_model_dir, tmp_path / "model")
     with pytest.raises(ModelError, match="the chat template of model"):
         check(folder, **AGENT)
+
+
+def test_the_template_that_is_looked_at_is_the_one_that_the_run_chose(tmp_path: Path, tiny_model_dir: Path) -> None:
+    folder = model_without_conversations(tiny_model_dir, tmp_path / "model")
+    values = config_values(folder, Path("t.jsonl"), psrl={"agentic_rl": {"agent_loop": "session", **AGENT}})
+    values["data"] |= {"chat_template": str(tiny_model_dir / "chat_template.jinja")}
+    check_agents(parse_config(values), GATEWAY)
