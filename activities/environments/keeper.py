@@ -124,6 +124,13 @@ class Keeper:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
+    def overtaken(self, key: Key) -> None:
+        """The policy was told what another process answered: what stands here is no longer what it plays with. One that
+        must not be repeated has answered nowhere else."""
+        kept = self._kept.get(key)
+        if kept is not None and kept.environment.repeatable:
+            self.close(key)
+
     async def end(self) -> None:
         """Of the process: whatever is left is closed, if that does not take long."""
         for key in list(self._kept):

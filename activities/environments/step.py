@@ -164,6 +164,7 @@ class Environments:
         async with self._store.begin() as connection:
             if await write_step(connection, request, step, outcome, ids if outcome is None else ()):
                 return step
+        self._keeper.overtaken(_key(request))
         async with self._alone.connect() as connection:
             stored = (await read_episode(connection, request)).turns[-1].step
         assert stored is not None

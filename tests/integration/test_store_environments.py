@@ -12,9 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.exceptions import ApplicationError
 
 from psrl.activities.environments.step import Environments
+from psrl.activities.environments.stored import write_step
 from psrl.activities.store.codec import decode_ids
 from psrl.schemas.ids import GroupId
-from psrl.schemas.messages.environments import CloseEnvironments, EnvironmentStep, StepEnvironment
+from psrl.schemas.messages.environments import CloseEnvironments, EnvironmentStep, StepEnvironment, StoredStep
 from psrl.schemas.messages.episodes import EpisodeOutcome, TerminateReason
 from psrl.schemas.tables import Segment, Trajectory, Turn
 from tests.support import environments as scripted
@@ -106,6 +107,21 @@ async def test_an_answer_becomes_the_beginning_of_the_next_turn(loop: Loop) -> N
     assert await loop.given(1) == [EOS, USER, *ids_of("=3"), ASSISTANT]
     assert step == EnvironmentStep(max_tokens=20 - 3 - 5, queue="queue-1")
     assert (await loop.trajectory()).status == "pending"
+
+
+async def test_an_environment_that_was_overtaken_by_another_process_is_not_played_with(loop: Loop) -> None:
+    """The policy heard something else than what it said."""
+    await loop.open("Slow")
+    request = StepEnvironment(run_id=RUN, group_id=GROUP, index=0, turn=0)
+    stepping = asyncio.create_task(loop.says("abc"))
+    await scripted.slow()
+    async with loop.engine.begin() as connection:
+        assert await write_step(connection, request, StoredStep(max_tokens=4), None, [USER, ASSISTANT])
+    scripted.released.set()
+    assert await stepping == EnvironmentStep(max_tokens=4)
+    assert await loop.given(1) == [USER, ASSISTANT]
+    await loop.process.end()
+    assert scripted.events[-1] == "close"
 
 
 async def test_an_environment_that_is_done_leaves_what_it_says_of_the_whole_episode(loop: Loop) -> None:
