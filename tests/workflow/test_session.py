@@ -37,11 +37,17 @@ def asked(turn: int = 0, index: int = 0, placements: tuple[Placement, ...] = ())
 
 
 async def begin(
-    client: Client, run_id: str, turns: TurnLimits | None = None, *, first_call: int = 1, **limits: float
+    client: Client,
+    run_id: str,
+    turns: TurnLimits | None = None,
+    *,
+    attempt: int = 1,
+    first_call: int = 1,
+    **limits: float,
 ) -> Handle:
     start = StartSession(
         run_id=RunId(run_id),
-        session_id=session_id(GROUP, 0),
+        session_id=session_id(GROUP, 0, attempt),
         group_id=GROUP,
         version_tag=0,
         rollout=rollout_settings(turns=turns),
@@ -104,6 +110,17 @@ async def test_turns_follow_each_other_and_the_record_adds_them_up(client: Clien
     assert [s.status for s in parts.sessions] == [SessionStatus.CLOSING, SessionStatus.CLOSED]
     assert all(request.conversation and request.call >= 1 for request in parts.generated)
     assert len({(r.call, r.turn) for r in parts.generated if r.trajectory.index == 0}) == 2
+
+
+async def test_an_episode_that_is_played_anew_draws_other_numbers(client: Client, run_id: str) -> None:
+    parts = serving()
+    async with parts.workers(client):
+        for attempt in (1, 2):
+            session = await begin(client, run_id, attempt=attempt)
+            await play(session, asked())
+            await session.signal(Session.close)
+            await session.result()
+    assert len({request.sampling.seed for request in parts.generated}) == 2
 
 
 async def test_a_session_of_a_run_whose_groups_play_with_an_environment_is_answered_by_its_agent_alone(

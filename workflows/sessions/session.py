@@ -27,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
         SessionRecord,
         StartSession,
     )
+    from ...schemas.seeds import group_seed
     from ...schemas.status import SessionStatus
     from ..calls import table as calls
     from ..calls.lifetime import Lifetime, while_alive
@@ -209,7 +210,10 @@ class Session:
         return played
 
     def _player(self, asked: AskedTurn, branch: Branch, trajectory: Trajectory) -> TurnPlayer:
-        rollout = self._start.rollout.model_copy(update={"sampling": asked.sampling, "needed": 1, "offered": 1})
+        # Another attempt at the episode draws other numbers, or it would say again what the first one failed of.
+        seed = group_seed(self._start.rollout.seed, self._start.session_id)
+        of_turn = {"sampling": asked.sampling, "seed": seed, "needed": 1, "offered": 1}
+        rollout = self._start.rollout.model_copy(update=of_turn)
         return TurnPlayer(
             self._start.run_id,
             self._start.group_id,
