@@ -13,6 +13,9 @@ from ...schemas.errors import ConversationRefused, TurnInFlight
 from ...schemas.messages.rollout import SegmentEnd
 from .conversation import Prefix
 
+MAX_BRANCHES = 10_000
+"""Far more than any agent begins."""
+
 
 @dataclass(frozen=True, order=True)
 class TurnAt:
@@ -109,6 +112,8 @@ class Tree:
     def place_on(self, number: int, parent: Parent | None) -> Decision:
         """The caller names the branch, counted from 0 within the session. Raises `TurnInFlight`, and
         `ConversationRefused` where the branch is not one that the request continues."""
+        if number >= MAX_BRANCHES:
+            raise ConversationRefused(f"branch {number}; allowed: 0 to {MAX_BRANCHES - 1}")
         index = self._branches.index(number)
         last = self._last.get(index)
         if last is None:

@@ -64,7 +64,7 @@ class Gateway:
 
     def app(self) -> ASGIApp:
         app = FastAPI(title="psrl gateway", docs_url=None, redoc_url=None, openapi_url=None)
-        for kind in (ApiError, HTTPException, ValidationError, PsrlError, *STORE_AWAY, Exception):
+        for kind in (ApiError, HTTPException, ValidationError, PsrlError, RecursionError, *STORE_AWAY, Exception):
             app.add_exception_handler(kind, _told)
         add_health(app, self)
         add_control(app, self)

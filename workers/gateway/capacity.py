@@ -1,9 +1,9 @@
 """Which sessions hang and which continue, by the KV cache there is: looked at from time to time, decided by the policy,
 done by the sessions' own signals. Off unless a run asks for it (`psrl.rollout_coordination.session_strategy`).
 
-Promises: of several copies of the gateway one looks at a time, and nothing is kept between two looks, so that any copy
-may take the next; a look that fails is told and the next one is taken; a session that no instance could ever hold is
-closed with that reason, not kept hanging.
+Promises: of several copies of the gateway one looks at a time, and nothing that it needs is kept between two looks, so
+that any copy may take the next; a session that hangs after its turn in flight is asked once; a look that fails is told
+and the next one is taken; a session that no instance could ever hold is closed with that reason, not kept hanging.
 """
 
 import asyncio
@@ -49,6 +49,8 @@ class Capacity:
         self._sessions, self._workflows, self._models = sessions, workflows, models
         self._fleet, self._alone = fleet, alone
         self._due: dict[RunId, float] = {}
+        self._asked: dict[RunId, frozenset[SessionId]] = {}
+        """To hang, and may not yet: each signal more would stay in the history of a turn that takes minutes."""
 
     async def run(self) -> None:
         """Until it is cancelled. Looks at the runs whose sessions this copy serves."""
@@ -71,11 +73,14 @@ class Capacity:
         """One look. Returns what was done."""
         found = [one for one in await self._sessions.open_sessions(run_id) if one.status != SessionStatus.CLOSING]
         if not found:
+            self._asked.pop(run_id, None)
             return SessionPlan()
         snapshot = SessionSnapshot(rooms(await self._fleet(), run_id), [_view(one) for one in found if one.instance])
         plan = policy_of(settings)(snapshot)
+        asked, self._asked[run_id] = self._asked.get(run_id, frozenset()), frozenset(plan.hang)
         for name in plan.hang:
-            await self._workflows.hang(run_id, name, HangSession(reason=HANGS_FOR))
+            if name not in asked:
+                await self._workflows.hang(run_id, name, HangSession(reason=HANGS_FOR))
         for name, instance in plan.go_on.items():
             pin = instance if settings.continue_force_pin else None
             await self._workflows.go_on(run_id, name, ContinueSession(instance=pin))

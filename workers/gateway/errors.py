@@ -85,6 +85,7 @@ TOLD: Sequence[tuple[tuple[type[Exception], ...], Told]] = (
     ((SessionClosed,), Told(409, "session_closed", NO_RETRY)),
     ((TurnInFlight,), Told(409, "turn_in_flight", NO_RETRY)),
     ((ConversationRefused,), Told(400, "invalid_messages")),
+    ((RecursionError,), Told(400, "invalid_value")),  # of what a request nests
     ((RetryableError, *STORE_AWAY), Told(503, "unavailable")),
     ((PsrlError,), Told(500, "internal_error", NO_RETRY)),
 )

@@ -37,4 +37,4 @@ def _own(key: str) -> str:
 
 def _retries(headers: Mapping[str, str]) -> int:
     value = headers.get(RETRIES, "0")
-    return int(value) if value.isascii() and value.isdigit() else 0
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 10 else 0

@@ -84,6 +84,11 @@ def test_a_named_branch_is_begun_and_continued() -> None:
     assert place_on(3, [known(2, 0, "a"), known(2, 1, "b")], "a") == fork
 
 
+def test_a_branch_is_not_named_by_a_number_beyond_those_that_the_store_can_hold() -> None:
+    with pytest.raises(ConversationRefused, match="branch 10000; allowed: 0 to 9999"):
+        place_on(10_000, [])
+
+
 def test_a_new_branch_rests_on_no_higher_one() -> None:
     assert place_on(0, [known(10, 0, "a")], "a") == Decision(TurnAt(2, 0))
 

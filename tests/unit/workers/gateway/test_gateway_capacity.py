@@ -81,6 +81,21 @@ async def test_the_cheapest_sessions_of_a_full_instance_hang(tiny_model_dir: Pat
     assert not site.workflows.continued
 
 
+async def test_a_session_whose_turn_is_in_flight_is_asked_once_to_hang(tiny_model_dir: Path) -> None:
+    opened = [a_session("one", 600, in_flight=1), a_session("two", 600, in_flight=1)]
+    site = Site(tiny_model_dir, opened, fleet_of(report(room=1000, usage=1.0)))
+    await site.capacity.look(RUN, ON)
+    assert site.workflows.hung.keys() == {"one"}
+    site.workflows.hung.clear()
+    await site.capacity.look(RUN, ON)
+    assert not site.workflows.hung
+    site.fleet = fleet_of(report(room=2000, usage=0.5))
+    await site.capacity.look(RUN, ON)
+    site.fleet = fleet_of(report(room=1000, usage=1.0))
+    await site.capacity.look(RUN, ON)
+    assert site.workflows.hung.keys() == {"one"}
+
+
 async def test_a_hung_session_continues_when_there_is_room_and_is_pinned_if_asked_for(tiny_model_dir: Path) -> None:
     opened = [a_session("waits", 300, SessionStatus.HUNG), a_session("closes", 900, SessionStatus.CLOSING)]
     site = Site(tiny_model_dir, opened, fleet_of(report(A, room=200), report(B, room=1000)))

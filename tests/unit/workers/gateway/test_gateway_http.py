@@ -100,6 +100,15 @@ async def test_a_completion_that_cannot_be_served_is_refused(
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
 
+async def test_a_tool_that_nests_deeper_than_we_read_is_refused(http: httpx.AsyncClient) -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(800):
+        schema = {"items": schema}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    refused = await http.post(f"{BASE}/chat/completions", json={"messages": HELLO, "tools": [tool]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_value")
+
+
 async def test_models_are_those_of_the_run(http: httpx.AsyncClient, tiny_model_dir: Path) -> None:
     models = (await http.get(f"{BASE}/models")).json()["data"]
     assert [(model["id"], model["max_model_len"]) for model in models] == [(RUN, 1000), (tiny_model_dir.name, 1000)]

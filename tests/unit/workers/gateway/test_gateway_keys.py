@@ -47,6 +47,7 @@ def played(name: str) -> KnownTurn:
         ([answered(FIRST), in_flight(SECOND)], RETRIED, SECOND),
         ([answered(FIRST), answered(SECOND)], RETRIED, SECOND),
         ([answered(FIRST)], {"x-stainless-retry-count": "none"}, SECOND),
+        ([answered(FIRST)], {"x-stainless-retry-count": "9" * 5000}, SECOND),
     ],
 )
 def test_a_request_without_a_key_is_known_by_its_body_and_how_often_it_was_answered(
