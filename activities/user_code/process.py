@@ -5,6 +5,7 @@ the call that it was in and says how it ended. Methods block, but for `end`.
 """
 
 import atexit
+import os
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ...schemas.config.reward import PROCESS_STARTS_WITHIN_S
+from ...schemas.environment import POSTGRES_URL
 from ...schemas.errors import UserCodeFailed, UserError
 from ...schemas.text import named
 from .prepared import Found, Recipe
@@ -84,6 +86,8 @@ class UserProcess:
                 stdin=subprocess.PIPE,
                 stdout=2 if self._output is None else self._output,
                 stderr=self._output,
+                # An agent's own commands, and with them the policy, would see the password of the store.
+                env={name: value for name, value in os.environ.items() if name != POSTGRES_URL},
                 pass_fds=[its.fileno()],
                 start_new_session=True,
             )

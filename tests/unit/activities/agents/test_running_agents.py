@@ -57,6 +57,14 @@ async def test_an_agent_may_say_nothing_or_what_it_is_worth(tmp_path: Path, name
     assert await run_function(tmp_path, name) == Ended(FINISHED, said)
 
 
+async def test_an_agent_is_not_told_where_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PSRL_POSTGRES_URL", "postgresql://user:password@host/db")
+    assert await run(tmp_path, agent_command=["env"]) == Ended(FINISHED)
+    printed = out(tmp_path).read_text()
+    assert "OPENAI_API_KEY=secret" in printed
+    assert "password" not in printed
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [
