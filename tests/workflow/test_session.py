@@ -218,6 +218,29 @@ async def test_what_happens_while_a_change_is_recorded_is_recorded_after_it(clie
     assert [record.status for record in parts.sessions[:2]] == [SessionStatus.HUNG, SessionStatus.RUNNING]
 
 
+async def test_a_session_that_is_cancelled_while_a_change_is_recorded_is_closed(client: Client, run_id: str) -> None:
+    recording = asyncio.Event()
+
+    class Stuck(ScriptedParts):
+        @activity.defn(name="record_session")
+        async def record_session(self, request: SessionRecord) -> None:
+            self.sessions.append(request)
+            recording.set()
+            while len(self.sessions) == 1:
+                activity.heartbeat()
+                await asyncio.sleep(0.1)
+
+    parts = Stuck()
+    async with parts.workers(client):
+        session = await begin(client, run_id)
+        await session.signal(Session.hang)
+        await recording.wait()
+        await session.cancel()
+        record = await session.result()
+    assert (record.status, record.reason) == (SessionStatus.CLOSED, "cancelled")
+    assert parts.sessions[-1].status is SessionStatus.CLOSED
+
+
 async def test_a_turn_that_waits_for_a_hung_session_is_refused_when_it_closes(client: Client, run_id: str) -> None:
     async with serving().workers(client):
         session = await begin(client, run_id)

@@ -28,6 +28,8 @@ from ...schemas.silence import why_silent
 from ...workflows.sessions.session import Session
 from .errors import ApiError
 
+CLOSED = (SessionClosed.__name__, "AcceptedUpdateCompletedWorkflow")
+"""The session's own refusal, and the server's for an update that its workflow did not live to answer."""
 Handle = WorkflowHandle[Session, SessionRecord]
 
 
@@ -111,10 +113,12 @@ def _raise_of(error: WorkflowUpdateFailedError) -> NoReturn:
     """What the workflow raised, as the error of ours that it was there."""
     cause = error.cause
     if not isinstance(cause, ApplicationError):
-        raise SessionClosed("the session ended before the turn had") from error
+        raise Unreachable(f"the turn could not be played now: {cause}") from error
     if cause.type == TurnInFlight.__name__:
         raise TurnInFlight(cause.message) from error
     if cause.type == "TurnFailed":
         raise EngineUnavailable(f"the turn failed: {cause.message}") from error
-    # The session's own refusal, and the server's for an update that its workflow did not live to answer.
-    raise SessionClosed(cause.message) from error
+    if cause.type in CLOSED:
+        raise SessionClosed(cause.message) from error
+    # Asked for again, it is found in the store, or played.
+    raise Unreachable(f"the turn could not be played now: {cause.message}") from error

@@ -12,7 +12,7 @@ import functools
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from ...schemas.errors import PsrlError, SessionClosed
@@ -62,7 +62,9 @@ class Session:
                 while not self._state.closing:
                     await self._one_change(ticking)
                     await self._show()
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ActivityError) as error:
+            if not is_cancelled_exception(error):
+                raise
             self._state.close("cancelled")
             self._cut = True
         await self._drain()

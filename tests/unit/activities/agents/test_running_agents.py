@@ -137,13 +137,6 @@ async def test_a_program_is_told_its_task_by_its_environment(tmp_path: Path) -> 
     assert not await asyncio.to_thread(os.path.exists, folder)
 
 
-async def test_a_program_is_not_told_where_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PSRL_POSTGRES_URL", "postgresql://psrl:secret@host/psrl")
-    script = "import os; print(sorted(name for name in os.environ if 'POSTGRES' in name))"
-    ended = await run(tmp_path, agent_command=[sys.executable, "-c", script])
-    assert (ended, out(tmp_path).read_text()) == (Ended(FINISHED), "[]\n")
-
-
 async def test_a_program_has_failed_when_its_exit_status_says_so(tmp_path: Path) -> None:
     ended = await run(tmp_path, agent_command=[sys.executable, "-c", "import sys; print('sorry'); sys.exit(4)"])
     assert ended.reason is FAILED
