@@ -16,7 +16,7 @@ from ...schemas.messages.run import RunPhase
 from ...schemas.tables import Run
 from ..agents.admit import check_agents
 from ..boundary import boundary
-from ..environments.load import check_environment
+from ..environments.load import check_environment, environment_notes
 from ..filters.registry import check_filter
 from ..heartbeat import heartbeating
 from ..rewards.load import Loaded, check_rewards, check_rows
@@ -29,11 +29,14 @@ class Checked(NamedTuple):
     dataset: Dataset
     total_steps: int
     rewards: tuple[Loaded, ...]
+    environment: tuple[str, ...]
+    """What is to be told of it."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What people should know although nothing is wrong."""
-        return (*self.dataset.notes, *(note for one in self.rewards for note in one.notes))
+        of_rewards = (note for one in self.rewards for note in one.notes)
+        return (*self.dataset.notes, *of_rewards, *self.environment)
 
 
 class Admit:
@@ -71,7 +74,7 @@ class Admit:
         rewards = check_parts(config, self._instances, self._gateway)
         dataset = self._datasets.load(config)
         check_reward_rows(rewards, dataset)
-        return Checked(config, dataset, total_steps(config, len(dataset.train)), rewards)
+        return Checked(config, dataset, total_steps(config, len(dataset.train)), rewards, environment_notes(config))
 
 
 def check_parts(config: RunConfig, instances: int | None, gateway: str | None = None) -> tuple[Loaded, ...]:

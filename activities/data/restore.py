@@ -22,6 +22,7 @@ from ...schemas.messages.run import RunPhase
 from ...schemas.status import GROUP_EXITS, GroupStatus, TrajectoryStatus
 from ...schemas.tables import Run
 from ..boundary import boundary
+from ..environments.load import environment_notes
 from ..filters.registry import filter_name
 from ..filters.scored import read_scored_groups
 from ..filters.verdict import Verdicts
@@ -126,7 +127,7 @@ class Restore:
         dataset = self._datasets.load(config)
         check_reward_rows(rewards, dataset)
         steps = total_steps(config, len(dataset.train)) if changed else run.total_steps
-        return Checked(config, dataset, steps, rewards)
+        return Checked(config, dataset, steps, rewards, environment_notes(config))
 
 
 async def _run(connection: AsyncConnection, run_id: RunId) -> Row[Any]:

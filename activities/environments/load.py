@@ -11,7 +11,9 @@ from ...schemas.errors import EnvironmentLoadError
 from ...schemas.text import named
 from ..capture.model import ChatModel
 from ..user_code.load import load_object
+from ..user_code.sandbox import unconfined
 from .environment import Environment
+from .tools import code_runner
 from .tools.environment import NAME, tool_environment
 
 KEY = "psrl.agentic_rl.environment"
@@ -60,6 +62,15 @@ def check_environment(config: RunConfig) -> None:
             f"trajectory of psrl.agentic_rl.agent_loop={AgentLoop.MULTI_TURN} is one; allowed: "
             f"{ThinkingTemplate.KEEP}, {ThinkingTemplate.REFUSE}"
         )
+
+
+def environment_notes(config: RunConfig) -> tuple[str, ...]:
+    """What people should know of where its tools run."""
+    agentic = config.psrl.agentic_rl
+    runs_code = agentic.agent_loop is AgentLoop.MULTI_TURN and code_runner.NAME in agentic.tools
+    if not runs_code or not (why := unconfined()):
+        return ()
+    return (f"the policy's programs can reach the network and read files, since they cannot be confined here: {why}",)
 
 
 def tool_schemas(config: RunConfig) -> Sequence[Mapping[str, Any]]:
