@@ -137,6 +137,7 @@ class Keeper:
             self.close(key)
         if self._closing:
             await asyncio.wait(list(self._closing), timeout=END_S)
+        self._loop.close()
 
     def _here(self, key: Key, turn: int) -> Kept | None:
         """It stands before this turn, or right behind it; and the loop that it lives on is not blocked."""

@@ -49,6 +49,12 @@ class EnvironmentLoop:
             self._thread = LoopThread("environment")
         return self._thread
 
+    def close(self) -> None:
+        """Its thread ends when its last call has."""
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None
+
     async def call(self, what: str, call: Callable[[], Awaitable[Value]], timeout_s: float) -> Value:
         """Raises `UserCodeFailed`; past the limit `TookTooLong`, and the call is cancelled."""
         thread = self.thread
@@ -66,4 +72,4 @@ class EnvironmentLoop:
     def _leave(self, thread: LoopThread, what: str) -> None:
         if self._thread is thread:
             log.error("an environment's %s blocks the event loop of all: it must await what is slow", what)
-            self._thread = None
+            self.close()
