@@ -25,7 +25,8 @@ def data_files(entries: Iterable[str], key: str) -> list[Path]:
             found += _files(entry, key)
         # No right to look there; a name or a pattern that is none; nobody's home.
         except (OSError, ValueError, RuntimeError) as error:
-            raise DataError(f"{key}: {shown(entry)} cannot be looked up: {error}") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            raise DataError(f"{key}: {shown(entry)} cannot be looked up: {why}") from error
     return found
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,8 @@ class ScoredRun:
 
     async def score(self, *indices: int) -> tuple[Score, ...]:
         request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=indices, episodes=4)
-        return (await Rewards(self.engine).score(request)).scores
+        with closing(Rewards(self.engine)) as scorer:
+            return (await scorer.score(request)).scores
 
     async def stored(self) -> list[tuple[str, float | None, str]]:
         query = select(Trajectory.status, Trajectory.reward, Trajectory.reward_error).order_by(Trajectory.index)
@@ -192,7 +193,8 @@ async def test_a_reward_of_conversations_gets_the_messages_of_the_prompt(
     await draw(store, [0], trajectories=1)
     await finish(store, GROUP, 0, "7")
     request = ScoreRequest(run_id=RUN, group_id=GROUP, indices=(0,), episodes=4)
-    (score,) = (await Rewards(store).score(request)).scores
+    with closing(Rewards(store)) as scorer:
+        (score,) = (await scorer.score(request)).scores
     assert score.reward == 1.0
 
 

@@ -151,6 +151,28 @@ def test_a_part_is_turned_off_by_one_override_whatever_its_settings_are() -> Non
     assert load_config(None, [*MINIMAL, *switched]).trainer.test_freq == 3
 
 
+AGENTIC: dict[str, Any] = {
+    "agent": "a:b",
+    "agent_command": "[a]",
+    "agent_timeout_s": 5.0,
+    "batch_agg_mode": "request",
+    "code_runner": "{wall_s: 5}",
+    "environment": "a:B",
+    "environment_kwargs": "{a: 1}",
+    "max_concurrent_agents": 5,
+    "max_parallel_calls": 5,
+    "max_tool_response_length": 5,
+    "max_turn_tokens": 5,
+    "max_turns": 5,
+    "mcp_servers": "{a: {command: b}}",
+    "retry_limit": 5,
+    "step_max_attempts": 5,
+    "step_timeout_s": 5.0,
+    "tool_response_truncate_side": "left",
+    "tool_timeout_s": 5.0,
+    "tools": "[a:b]",
+    "trajectory_timeout_s": 5.0,
+}
 CHANGED: dict[str, Any] = {
     "algorithm.filter_groups.metric": "acc",
     "algorithm.norm_adv_by_std_in_grpo": "false",
@@ -160,6 +182,7 @@ CHANGED: dict[str, Any] = {
     "reward.max_concurrency": 5,
     "reward.memory_gb": 5.0,
     "reward.processes": 5,
+    **{f"psrl.agentic_rl.{key}": value for key, value in AGENTIC.items()},
 }
 OTHER_MODE = {
     "algorithm.adv_estimator=grpo": "algorithm.adv_estimator=rloo",
@@ -169,6 +192,12 @@ OTHER_MODE = {
     "reward.scope=trajectory": "reward.scope=group",
 }
 """Where the default is the mode in which the keys work."""
+BESIDE = {
+    "psrl.agentic_rl.agent_loop=session": ["psrl.agentic_rl.agent=a:b"],
+    "psrl.agentic_rl.agent_loop=multi_turn": ["psrl.agentic_rl.environment=a:B"],
+    "psrl.agentic_rl.environment=tools": ["psrl.agentic_rl.agent_loop=multi_turn", "psrl.agentic_rl.tools=[a:b]"],
+}
+"""What the mode itself asks for."""
 
 
 @pytest.mark.parametrize(("key", "needs"), [(key, mode.needs) for mode in MODES for key in mode.keys])
@@ -179,7 +208,13 @@ def test_a_key_that_would_do_nothing_in_the_chosen_mode_is_refused_and_works_in_
     text = refusal(override, *other)
     assert f"{key}=" in text
     assert f"has no effect; allowed: together with {needs}" in text
-    value: Any = load_config(None, [*MINIMAL, needs, override])
+    # An agent is a function or a program.
+    beside = [] if key == "psrl.agentic_rl.agent_command" else BESIDE.get(needs, [])
+    assert value_of(key, [needs, *beside, override]) != value_of(key, [])
+
+
+def value_of(key: str, overrides: list[str]) -> Any:
+    value: Any = load_config(None, [*MINIMAL, *overrides])
     for name in key.split("."):
         value = getattr(value, name)
-    assert str(value).lower() == str(CHANGED[key])
+    return value

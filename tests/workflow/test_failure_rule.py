@@ -10,8 +10,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from psrl.schemas.errors import InvariantViolated
-from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId, RunId, Version
+from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId, RunId, Version, session_id
 from psrl.schemas.messages.run import StartEvaluation, StartGroup, StartInstance, StartRun, StartStep
+from psrl.schemas.messages.sessions import SessionLimits, StartSession
 from psrl.workers.orchestrator import WORKFLOWS
 from tests.support.groups import rollout_settings
 from tests.support.rollout import SPEC
@@ -30,7 +31,17 @@ INPUTS = {
     "Evaluation": StartEvaluation(
         run_id=RUN, run_workflow_id=RUN, version=Version(0), concurrency=4, rollout=rollout_settings()
     ),
+    "Session": StartSession(
+        run_id=RUN,
+        session_id=session_id(GroupId("000000"), 0),
+        group_id=GroupId("000000"),
+        version_tag=0,
+        rollout=rollout_settings(),
+        limits=SessionLimits(timeout_s=3600, idle_s=600, hang_s=600, drain_s=30),
+    ),
 }
+SIGNALS = {"Session": "hang"}
+"""Where nothing happens without one."""
 
 
 @pytest.mark.parametrize("error", [InvariantViolated("L1: broken"), KeyError("nobody foresaw it")], ids=type)
@@ -48,7 +59,12 @@ async def test_it_fails_in_every_workflow(
     async with ScriptedParts().workers(client, workflow_runner=UnsandboxedWorkflowRunner()):
         with pytest.raises(WorkflowFailureError) as failure:
             await client.execute_workflow(
-                kind, INPUTS[kind], id=run_id, task_queue=ORCHESTRATOR_QUEUE, run_timeout=timedelta(seconds=20)
+                kind,
+                INPUTS[kind],
+                id=run_id,
+                task_queue=ORCHESTRATOR_QUEUE,
+                run_timeout=timedelta(seconds=20),
+                start_signal=SIGNALS.get(kind),
             )
     cause = failure.value.cause
     assert isinstance(cause, ApplicationError), f"it did not fail by itself: {cause!r}"

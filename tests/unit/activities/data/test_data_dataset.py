@@ -121,5 +121,5 @@ def test_a_run_goes_on_with_the_data_in_memory_and_refuses_other_data(tiny_model
 
 
 def test_a_name_that_no_file_can_have_is_refused(tiny_model_dir: Path) -> None:
-    with pytest.raises(DataError, match=r"data\.train_files: '.*a\\x00\.jsonl' does not exist"):
-        fingerprint(config(tiny_model_dir, Path("a\0.jsonl")))
+    with pytest.raises(DataError, match=r"data\.train_files: 'a+\.\.\. cannot be looked up: File name too long$"):
+        fingerprint(config(tiny_model_dir, Path("a" * 5000 + ".jsonl")))

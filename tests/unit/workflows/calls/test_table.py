@@ -13,7 +13,7 @@ from psrl.workflows.calls.call import Call, LocalCall
 WORKFLOWS = Path(__file__).parents[4] / "workflows"
 CALLS = {name: call for name, call in vars(table).items() if isinstance(call, Call)}
 LOCAL_CALLS = {name: call for name, call in vars(table).items() if isinstance(call, LocalCall)}
-LIMITED_BY_CALLERS = {"score", "generate", "step_environment"}
+LIMITED_BY_CALLERS = {"score", "generate", "step_environment", "run_agent"}
 """They take what is left of a group's lifetime (`Call.within`)."""
 DIRECT = {"execute_activity", "execute_local_activity", "start_activity", "start_local_activity"}
 
