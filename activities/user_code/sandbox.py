@@ -2,8 +2,8 @@
 
 Promises: a program and all that it has started are ended when `run` returns, is cancelled or loses the process that
 called it, and its folder is removed. It inherits no variable of the worker's environment. Time, memory, processes,
-files and output are limited. Where the machine allows it, it also reaches no network, no other process (whose environment it
-could read) and no files but its own and, to read, Python's and the system's.
+files and output are limited. Where the machine allows it, it also reaches no network, no other process (whose
+environment it could read) and no files but its own and, to read, Python's and the system's.
 
 It keeps mistakes and what training may come upon from doing harm. It is no wall against an attacker who knows a hole in
 the kernel.
