@@ -149,7 +149,9 @@ async def test_two_attempts_at_a_step_are_one_step(loop: Loop) -> None:
     await scripted.slow()
     scripted.released.set()
     first, second = await asyncio.gather(*attempts)
-    assert first == second
+    # Who was late has given its environment up: the next step goes to whom it likes.
+    assert first.model_copy(update={"queue": ""}) == second.model_copy(update={"queue": ""})
+    assert {first.queue, second.queue} <= {"", "queue-1"}
     assert scripted.events == ["reset 1", "slow", "step 0 abc"]
 
 

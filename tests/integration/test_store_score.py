@@ -164,8 +164,9 @@ async def test_a_reward_that_blocks_its_loop_stops_no_heartbeat_and_raises_an_al
     result = await environment.run(Rewards(run.engine).score, request)
     assert [item.reward for item in result.scores] == [1.0]
     assert beats >= 2
-    (alarm,) = (record for record in caplog.records if "blocked its event loop for" in record.message)
-    assert alarm.levelname == "ERROR"
+    # On a busy machine loops of other functions may be late, too, and this one more than once.
+    alarms = [record for record in caplog.records if "the async reward blocked its event loop" in record.message]
+    assert {alarm.levelname for alarm in alarms} == {"ERROR"}
 
 
 async def test_a_cancelled_score_stores_nothing(run: ScoredRun) -> None:

@@ -52,7 +52,7 @@ from tests.support.scripted_engine import VARIABLE, Script, ScriptedEngine
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPTED = "tests.support.scripted_engine:ScriptedEngine"
-RUN_TIMEOUT_S = 90
+RUN_TIMEOUT_S = 200
 
 
 @dataclass

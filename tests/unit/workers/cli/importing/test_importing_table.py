@@ -22,6 +22,10 @@ ROWS = [row for rows in SECTIONS.values() for row in rows]
 
 SAMPLES: dict[str, list[tuple[Any, tuple[Any, ...]]]] = {
     "psrl.ps_mode": [("cpu_ref", ("file",))],
+    "psrl.agentic_rl.thinking_template": [("multi_traj", ("fork",))],
+    "actor_rollout_ref.rollout.multi_turn.enable": [(True, ("multi_turn", "tools"))],
+    "actor_rollout_ref.rollout.multi_turn.max_turns": [(5, (5,))],
+    "actor_rollout_ref.rollout.agent.env.step_timeout": [(30, (30.0,))],
     "psrl.rollout_coordination.routing_strategy.max_concurrent_seqs_per_instance": [(64, (64,))],
     "data.train_files": [("a.parquet", (["a.parquet"],)), (["a", "b"], (["a", "b"],))],
     "data.val_files": [("a.parquet", (["a.parquet"],))],
