@@ -152,7 +152,7 @@ async def test_two_attempts_at_a_step_are_one_step(loop: Loop) -> None:
     # Who was late has given its environment up: the next step goes to whom it likes.
     assert first.model_copy(update={"queue": ""}) == second.model_copy(update={"queue": ""})
     assert {first.queue, second.queue} <= {"", "queue-1"}
-    assert scripted.events == ["reset 1", "slow", "step 0 abc"]
+    assert scripted.events == ["reset 1", "slow", "step 0 abc", "close"]
 
 
 @pytest.mark.parametrize(
