@@ -21,6 +21,13 @@ async def ended_after(*tasks: "asyncio.Task[Any]") -> AsyncIterator[None]:
     await end(*tasks)
 
 
+def look_at_done(tasks: "set[asyncio.Task[None]]") -> None:
+    """Take out those that are over. What one of them raised is a defect, and raised here."""
+    for task in [task for task in tasks if task.done()]:
+        tasks.discard(task)
+        task.result()
+
+
 async def end(*tasks: "asyncio.Task[Any]") -> None:
     """Cancelled, and over when this returns."""
     for task in tasks:

@@ -23,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from ..calls import table as calls
     from ..calls.call import Call
     from ..calls.lifetime import Lifetime
-    from ..calls.tasks import end
+    from ..calls.tasks import end, look_at_done
     from .trajectory import Trajectory, TrajectoryState, missing
 
 _S = TrajectoryState
@@ -57,9 +57,7 @@ class Actor:
         try:
             while True:
                 await workflow.wait_condition(lambda: bool(self._due) or any(task.done() for task in self._acting))
-                for task in [task for task in self._acting if task.done()]:
-                    self._acting.discard(task)
-                    task.result()
+                look_at_done(self._acting)
                 for trajectory in self._due:
                     self._asked.add((trajectory.index, trajectory.turn))
                     self._acting.add(asyncio.create_task(self._step(trajectory)))

@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from ...schemas.messages.run import RolloutSettings
     from ..calls import table as calls
     from ..calls.lifetime import Lifetime, ran_out
-    from ..calls.tasks import end
+    from ..calls.tasks import end, look_at_done
     from .trajectory import Trajectory, TrajectoryState
 
 Changed = Callable[[], None]
@@ -48,9 +48,7 @@ class AgentPlayer:
         try:
             while True:
                 await workflow.wait_condition(lambda: any(task.done() for task in playing))
-                for task in [task for task in playing if task.done()]:
-                    playing.discard(task)
-                    task.result()
+                look_at_done(playing)
         except (Exception, asyncio.CancelledError):
             await end(*playing)
             raise

@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from ...schemas.messages.run import RolloutSettings
     from ..calls import table as calls
     from ..calls.lifetime import Lifetime
-    from ..calls.tasks import end
+    from ..calls.tasks import end, look_at_done
     from .trajectory import Trajectory, TrajectoryState
 
 _S = TrajectoryState
@@ -50,9 +50,7 @@ class Scorer:
         try:
             while True:
                 await workflow.wait_condition(lambda: self._due or any(task.done() for task in self._scoring))
-                for task in [task for task in self._scoring if task.done()]:
-                    self._scoring.discard(task)
-                    task.result()
+                look_at_done(self._scoring)
                 if self._due:
                     self._start()
         except (Exception, asyncio.CancelledError):

@@ -28,7 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from ..calls import settings
     from ..calls import table as calls
     from ..calls.lifetime import Lifetime
-    from ..calls.tasks import end
+    from ..calls.tasks import end, look_at_done
     from .trajectory import Trajectory
     from .turns import Share, Turns
 
@@ -77,7 +77,7 @@ class TurnPlayer:
             self._begin(self._placements)
             while True:
                 await workflow.wait_condition(lambda: bool(self._turns.routable) or self._anyone_done)
-                self._look_at_done()
+                look_at_done(self._playing)
                 await self._route()
         except (Exception, asyncio.CancelledError):
             await end(*self._playing)
@@ -86,12 +86,6 @@ class TurnPlayer:
     @property
     def _anyone_done(self) -> bool:
         return any(task.done() for task in self._playing)
-
-    def _look_at_done(self) -> None:
-        """What a task raised is a defect, and raised here."""
-        for task in [task for task in self._playing if task.done()]:
-            self._playing.discard(task)
-            task.result()
 
     # --- routing -----------------------------------------------------------------------------------------------------
 
