@@ -17,6 +17,7 @@ from ...schemas.ids import InstanceId
 from ...schemas.messages.rollout import SegmentEnd
 from ...schemas.status import SegmentKind, SessionStatus, TrajectoryStatus
 from ...schemas.tables import Segment, Session, Trajectory, Turn
+from ..store.branches import Fork
 from ..store.codec import decode_ids, decode_logprobs, encode_ids
 from .sessions import StoredSession
 
@@ -49,14 +50,6 @@ class KnownTurn:
     """None: in flight, or given up by who asked for it."""
     key: str | None = None
     """Of the request that asked for it; None: given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """The last turn that two branches have in common."""
-
-    index: int
-    turn: int
 
 
 @dataclass(frozen=True, slots=True)

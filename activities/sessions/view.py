@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from ...schemas.ids import RunId
 from ...schemas.status import SegmentKind, SessionStatus
 from ...schemas.tables import Segment, Trajectory
+from ..store.branches import Fork, fork_of
 from ..store.codec import decode_ids, decode_logprobs
 from .sessions import StoredSession
 
@@ -35,8 +36,8 @@ class BranchView:
     """The whole context: with the tokens of the branch that it left, the environment's and the sampled ones."""
     turns: list[TurnView]
     """Its own."""
-    forked: tuple[int, int] | None
-    """Index and turn after which it left another."""
+    forked: Fork | None
+    """Where it left another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ async def branches_of(store: AsyncEngine, session: StoredSession) -> list[Branch
         rows = (await connection.execute(segments)).all()
         # After the segments, whose branches are there by now.
         for index, left, turn in await connection.execute(found.order_by(Trajectory.index)):
-            branches[index] = BranchView(index, [], [], None if left is None or turn is None else (left, turn))
+            branches[index] = BranchView(index, [], [], fork_of(left, turn))
     for row in rows:
         _add(branches, row)
     return list(branches.values())
@@ -81,7 +82,7 @@ async def open_sessions(store: AsyncEngine, run_id: RunId) -> list[OpenSession]:
 def _add(branches: dict[int, BranchView], row: Any) -> None:
     branch = branches[row.index]
     if not branch.turns and branch.forked is not None:
-        branch.token_ids = _until(branches[branch.forked[0]], branch.forked[1])
+        branch.token_ids = _until(branches[branch.forked.index], branch.forked.turn)
     if not branch.turns or branch.turns[-1].turn != row.turn:
         branch.turns.append(TurnView(row.turn, len(branch.token_ids)))
     turn, ids = branch.turns[-1], decode_ids(row.token_ids)

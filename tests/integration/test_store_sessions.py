@@ -9,7 +9,6 @@ from psrl.activities.sessions.access import Caller, caller_of, run_token
 from psrl.activities.sessions.outside import open_outside
 from psrl.activities.sessions.sessions import NewSession, StoredSession, find_session, open_session, store_session
 from psrl.activities.sessions.turns import (
-    Fork,
     KnownTurn,
     NewTurn,
     PlacedTurn,
@@ -21,6 +20,7 @@ from psrl.activities.sessions.turns import (
     sampled,
 )
 from psrl.activities.sessions.view import OpenSession, branches_of, open_sessions
+from psrl.activities.store.branches import Fork
 from psrl.schemas.errors import InvariantViolated, RunUnknown, SessionClosed, TurnInFlight
 from psrl.schemas.ids import GroupId, RunId, SessionId
 from psrl.schemas.messages.data import Purpose
@@ -183,7 +183,7 @@ async def test_a_branch_begins_with_the_tokens_of_the_one_it_left_up_to_there(
     counted = [await prompt_tokens(store, session, *place) for place in places]
     assert counted == [len(context) for context in contexts]
     views = await branches_of(store, session)
-    assert [(view.index, view.forked) for view in views] == [(1, None), (3, (1, 0)), (5, (3, 0))]
+    assert [(view.index, view.forked) for view in views] == [(1, None), (3, Fork(1, 0)), (5, Fork(3, 0))]
     assert [view.token_ids[: view.turns[-1].prompt_tokens] for view in views] == contexts[1:]
     assert views[1].turns[0].token_ids == three
     assert (await stored_trajectory(store, 3)).tokens == 3

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from psrl.activities.sessions.access import Caller
 from psrl.activities.sessions.sessions import NewSession, StoredSession, digest
-from psrl.activities.sessions.turns import Fork, KnownTurn, NewTurn, PlacedTurn, Sampled
+from psrl.activities.sessions.turns import KnownTurn, NewTurn, PlacedTurn, Sampled
 from psrl.activities.sessions.view import BranchView, OpenSession, TurnView
+from psrl.activities.store.branches import Fork
 from psrl.schemas.config import RunConfig, parse_config
 from psrl.schemas.errors import TurnInFlight
 from psrl.schemas.ids import GroupId, InstanceId, RunId, SessionId, session_id

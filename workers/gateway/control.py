@@ -146,7 +146,7 @@ def _branch(session: StoredSession, branch: BranchView) -> dict[str, Any]:
     return {
         "trajectory_id": str(number),
         "index": branch.index,
-        "forked": branch.forked and {"index": branch.forked[0], "turn": branch.forked[1]},
+        "forked": branch.forked and {"index": branch.forked.index, "turn": branch.forked.turn},
         "accumulated_token_ids": branch.token_ids,
         "records": [
             {

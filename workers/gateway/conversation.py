@@ -8,7 +8,8 @@ from ...activities.capture.conversation import Node, after, answered, opening
 from ...activities.capture.message import Answer
 from ...activities.capture.tree import Branches, Decision, Tree, TurnAt
 from ...activities.sessions.sessions import StoredSession
-from ...activities.sessions.turns import Fork, KnownTurn, NewTurn, Sampled
+from ...activities.sessions.turns import KnownTurn, NewTurn, Sampled
+from ...activities.store.branches import Fork
 from .models import Model
 
 __all__ = ["Answer", "Conversation", "Place", "TurnAt"]
