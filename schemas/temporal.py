@@ -9,7 +9,7 @@ SEARCH_ATTRIBUTES: dict[str, str] = {
     "RlReward": "Double",
 }
 """Name to type, as `temporal operator search-attribute create` spells types. An unregistered one fails a workflow task
-forever, so they are registered before the first worker starts. The workflows set them through `workflows.search`."""
+forever, so they are registered before the first worker starts. `schemas.search` has the keys."""
 
 DYNAMIC_CONFIG: dict[str, str] = {
     "history.transferProcessorMaxPollRPS": "1000",

@@ -11,13 +11,7 @@ from typing import Any
 
 from temporalio import activity
 from temporalio.client import Client
-from temporalio.common import (
-    SearchAttributeKey,
-    SearchAttributePair,
-    TypedSearchAttributes,
-    WorkflowIDConflictPolicy,
-    WorkflowIDReusePolicy,
-)
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -32,14 +26,10 @@ from ...schemas.messages.run import (
     StartGroups,
     TellRun,
 )
+from ...schemas.search import attributes
 from ..boundary import boundary
 from ..heartbeat import heartbeating
 from .reports import Reports
-
-RUN = SearchAttributeKey.for_keyword("RlRun")
-GROUP = SearchAttributeKey.for_keyword("RlGroup")
-STATE = SearchAttributeKey.for_keyword("RlState")
-VERSION = SearchAttributeKey.for_int("RlPolicyVersion")
 
 Place = Callable[[RouteRequest], Awaitable[RouteResult]]
 """Asks the coordinator. Repeating it is harmless: what was placed and not used decays."""
@@ -91,7 +81,7 @@ class GroupActivities:
                 # A repeated call finds the group running, or already finished: both are fine.
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                search_attributes=_attributes(start),
+                search_attributes=attributes(start.run_id, group=start.group_id, version=start.version_tag),
                 # This process also hosts the workflows: it begins with the group without a way through the queue.
                 request_eager_start=True,
                 static_summary=f"{rollout.needed} of {rollout.offered} trajectories, tag v{start.version_tag}",
@@ -134,14 +124,3 @@ async def _to_its_end(call: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
-
-
-def _attributes(start: StartGroup) -> TypedSearchAttributes:
-    return TypedSearchAttributes(
-        [
-            SearchAttributePair(RUN, start.run_id),
-            SearchAttributePair(GROUP, start.group_id),
-            SearchAttributePair(STATE, "running"),
-            SearchAttributePair(VERSION, start.version_tag),
-        ]
-    )

@@ -5,15 +5,10 @@ Every call may be repeated, and raises `Unreachable` when Temporal does not answ
 """
 
 import asyncio
+from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
-from temporalio.common import (
-    SearchAttributeKey,
-    SearchAttributePair,
-    TypedSearchAttributes,
-    WorkflowIDConflictPolicy,
-    WorkflowIDReusePolicy,
-)
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -21,12 +16,10 @@ from ...schemas.errors import Unreachable
 from ...schemas.ids import ORCHESTRATOR_QUEUE, RunId, SessionId, session_workflow
 from ...schemas.messages.base import Message
 from ...schemas.messages.sessions import CloseSession, SessionRecord, StartSession
+from ...schemas.search import attributes
 from ...schemas.silence import why_silent
 
 WORKFLOW = "Session"
-RUN = SearchAttributeKey.for_keyword("RlRun")
-GROUP = SearchAttributeKey.for_keyword("RlGroup")
-STATE = SearchAttributeKey.for_keyword("RlState")
 CLOSE_MARGIN_S = 30.0
 """For what closing takes beside the drain."""
 
@@ -38,16 +31,7 @@ class RunningSessions:
     async def start(self, start: StartSession) -> None:
         """One that has run already stays as it is."""
         try:
-            await self._client.start_workflow(
-                WORKFLOW,
-                start,
-                id=session_workflow(start.run_id, start.session_id),
-                task_queue=ORCHESTRATOR_QUEUE,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                search_attributes=search_attributes(start),
-                static_summary=f"session of group {start.group_id}",
-            )
+            await self._client.start_workflow(WORKFLOW, start, **begun_once(start))
         except WorkflowAlreadyStartedError:
             return
         except RPCError as error:
@@ -89,14 +73,16 @@ class RunningSessions:
         return self._client.get_workflow_handle(session_workflow(run_id, name), result_type=SessionRecord)
 
 
-def search_attributes(start: StartSession) -> TypedSearchAttributes:
-    return TypedSearchAttributes(
-        [
-            SearchAttributePair(RUN, start.run_id),
-            SearchAttributePair(STATE, "running"),
-            SearchAttributePair(GROUP, start.group_id),
-        ]
-    )
+def begun_once(start: StartSession) -> dict[str, Any]:
+    """How a session is started, whoever is first: one that runs is taken as it is, one that is over stays so."""
+    return {
+        "id": session_workflow(start.run_id, start.session_id),
+        "task_queue": ORCHESTRATOR_QUEUE,
+        "id_conflict_policy": WorkflowIDConflictPolicy.USE_EXISTING,
+        "id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE,
+        "search_attributes": attributes(start.run_id, group=start.group_id),
+        "static_summary": f"session of group {start.group_id}",
+    }
 
 
 def away(error: RPCError) -> Unreachable:

@@ -8,13 +8,12 @@ from temporalio.client import (
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from ...activities.sessions.running import RunningSessions, away, search_attributes
+from ...activities.sessions.running import RunningSessions, away, begun_once
 from ...schemas.errors import EngineUnavailable, SessionClosed, TurnInFlight, Unreachable
-from ...schemas.ids import ORCHESTRATOR_QUEUE, RunId, SessionId, session_workflow
+from ...schemas.ids import RunId, SessionId, session_workflow
 from ...schemas.messages.sessions import (
     AskedTurn,
     CloseSession,
@@ -31,6 +30,7 @@ from .errors import ApiError
 CLOSED = (SessionClosed.__name__, "AcceptedUpdateCompletedWorkflow")
 """The session's own refusal, and the server's for an update that its workflow did not live to answer."""
 Handle = WorkflowHandle[Session, SessionRecord]
+Starting = WithStartWorkflowOperation[Session, SessionRecord]
 
 
 class Workflows(Protocol):
@@ -77,18 +77,9 @@ class TemporalWorkflows(RunningSessions):
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
-        operation = WithStartWorkflowOperation(
-            Session.run,
-            start,
-            id=session_workflow(start.run_id, start.session_id),
-            task_queue=ORCHESTRATOR_QUEUE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            search_attributes=search_attributes(start),
-            static_summary=f"session of group {start.group_id}",
-        )
+        starting: Starting = WithStartWorkflowOperation(Session.run, start, **begun_once(start))
         return await self._client.execute_update_with_start_workflow(
-            Session.turn, asked, id=key, start_workflow_operation=operation
+            Session.turn, asked, id=key, start_workflow_operation=starting
         )
 
     async def record(self, run_id: RunId, name: SessionId) -> SessionRecord | None:

@@ -12,9 +12,9 @@ from temporalio.exceptions import FailureError, is_cancelled_exception
 with workflow.unsafe.imports_passed_through():
     from ...schemas.messages.rewards import Verdict
     from ...schemas.messages.run import GroupOutcome, GroupReport, StartGroup, TellRun
+    from ...schemas.search import REWARD, STATE
     from ..calls import table as calls
     from ..failure import FAILS
-    from ..search import REWARD, STATE
     from .trajectories import Trajectories
 
 OUTCOME = {

@@ -17,10 +17,10 @@ with workflow.unsafe.imports_passed_through():
     from ...schemas.ids import InstanceId, RunId, instance_id, instance_workflow
     from ...schemas.messages.rollout import EngineSpec
     from ...schemas.messages.run import EndedInstance, StartInstance
+    from ...schemas.search import attributes
     from ..calls import settings
     from ..calls.lifetime import while_alive
     from ..rollout.instance import RolloutInstance
-    from ..search import attributes
     from .faults import never_came_up, no_instance_left
     from .state import RunState
 

@@ -14,9 +14,9 @@ from temporalio.exceptions import TimeoutError as ChildTimeout
 with workflow.unsafe.imports_passed_through():
     from ...schemas.ids import RunId, step_workflow
     from ...schemas.messages.run import StartStep, StepHeld, StepReport
+    from ...schemas.search import attributes
     from ..calls.tasks import end
     from ..ledger import Consumption
-    from ..search import attributes
     from ..training.step import TrainStep
     from .faults import UNREACHABLE
     from .state import RunState

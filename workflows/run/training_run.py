@@ -33,11 +33,11 @@ with workflow.unsafe.imports_passed_through():
         StepReport,
         StopRun,
     )
+    from ...schemas.search import REWARD, RUN, STATE, STEP, VERSION
     from ..calls import settings
     from ..calls import table as calls
     from ..calls.waits import Waits
     from ..failure import FAILS
-    from ..search import REWARD, RUN, STATE, STEP, VERSION
     from . import opening
     from .beside import Beside
     from .control import Control

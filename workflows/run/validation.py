@@ -9,8 +9,8 @@ from temporalio.workflow import ParentClosePolicy
 with workflow.unsafe.imports_passed_through():
     from ...schemas.ids import RunId, Version, evaluation_workflow
     from ...schemas.messages.run import EndedEvaluation, RolloutSettings, StartEvaluation
+    from ...schemas.search import attributes
     from ..rollout.evaluation import Evaluation
-    from ..search import attributes
     from .faults import UNREACHABLE
     from .state import RunState
 

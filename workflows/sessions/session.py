@@ -27,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
         SessionRecord,
         StartSession,
     )
+    from ...schemas.search import STATE
     from ...schemas.seeds import group_seed
     from ...schemas.status import SessionStatus
     from ..calls import table as calls
@@ -35,7 +36,6 @@ with workflow.unsafe.imports_passed_through():
     from ..failure import FAILS
     from ..rollout.trajectory import Trajectory, TrajectoryState
     from ..rollout.turn_player import TurnPlayer
-    from ..search import STATE
     from .state import Branch, SessionState
 
 TICKS, MIN_TICK_S = 10, 1.0
