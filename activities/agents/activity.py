@@ -5,7 +5,6 @@ died and another plays the episode again; what an abandoned attempt sampled is s
 """
 
 import asyncio
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,12 +25,12 @@ from ..sessions.running import RunningSessions
 from ..sessions.sessions import NewSession, find_session, open_session
 from ..sessions.starts import start_of
 from ..store.runs import AdmittedRuns
+from ..user_code.kept import KeptPerRun
 from .agent import recipe
 from .episodes import Episode, end_episode, ended_before, read_episode, set_aside
 from .gateway import require_gateway
 from .run import Ended, run_to_its_end
 
-KEPT_RUNS = 8
 FOLDER = "agents"
 """Under the stack's home: what agents print, a folder per run and a file per session."""
 
@@ -50,7 +49,7 @@ class Agents:
         self._store, self._sessions = store, sessions
         self._gateway, self._stack_id, self._home = gateway, stack_id, home
         self._runs = AdmittedRuns()
-        self._rooms: OrderedDict[RunId, asyncio.Semaphore] = OrderedDict()
+        self._rooms = KeptPerRun[asyncio.Semaphore]()
 
     @activity.defn(name="run_agent")
     @boundary
@@ -58,7 +57,7 @@ class Agents:
         async with heartbeating():
             async with self._store.connect() as connection:
                 config = (await self._runs.get(connection, request.run_id)).config
-            async with self._room(request.run_id, config):
+            async with self._rooms.get(request.run_id, lambda: _room(config)):
                 return await self._play(request, config)
 
     async def _play(self, request: RunAgent, config: RunConfig) -> AgentRun:
@@ -135,9 +134,6 @@ class Agents:
             raise InvariantViolated(f"session {name} of run {run_id} is not in the store")
         return start_of(found, config)
 
-    def _room(self, run_id: RunId, config: RunConfig) -> asyncio.Semaphore:
-        if run_id not in self._rooms:
-            self._rooms[run_id] = asyncio.Semaphore(config.psrl.agentic_rl.max_concurrent_agents)
-            while len(self._rooms) > KEPT_RUNS:
-                self._rooms.popitem(last=False)
-        return self._rooms[run_id]
+
+def _room(config: RunConfig) -> asyncio.Semaphore:
+    return asyncio.Semaphore(config.psrl.agentic_rl.max_concurrent_agents)

@@ -7,7 +7,6 @@ reason, and a limit that was reached ends it like any other end.
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -22,9 +21,11 @@ from ...schemas.messages.episodes import TerminateReason
 from ..boundary import boundary
 from ..capture.model import ChatModel
 from ..heartbeat import heartbeating
+from ..loaded import LoadedOnce
 from ..store.connections import one_statement_each
 from ..store.runs import AdmittedRuns
 from ..user_code.attempts import MAX_PAUSE_S, RETRY_PAUSE_S
+from ..user_code.kept import KEPT_RUNS
 from .environment import Action, Step
 from .keeper import Answered, HostGone, Keeper, Key, Past
 from .load import load_environment, tool_schemas
@@ -36,8 +37,6 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-KEPT_RUNS = 8
-
 
 class Environments:
     """`queue`: the task queue that only this process polls."""
@@ -45,7 +44,7 @@ class Environments:
     def __init__(self, store: AsyncEngine, queue: str) -> None:
         self._store, self._alone, self._queue = store, one_statement_each(store), queue
         self._runs = AdmittedRuns()
-        self._played: OrderedDict[str, asyncio.Task[Played]] = OrderedDict()
+        self._played = LoadedOnce[str, Played](KEPT_RUNS)
         self._keeper = Keeper()
         self._text = ThreadPoolExecutor(1, thread_name_prefix="text")
         """A tokenizer is not to be shared."""
@@ -172,15 +171,7 @@ class Environments:
 
     async def _of_run(self, workflow_run_id: str, config: RunConfig) -> Played:
         """Loaded once per run; anew for one that was resumed, perhaps with a repaired environment."""
-        if workflow_run_id not in self._played:
-            self._played[workflow_run_id] = asyncio.create_task(self._load(config))
-            while len(self._played) > KEPT_RUNS:
-                self._played.popitem(last=False)
-        try:
-            return await asyncio.shield(self._played[workflow_run_id])
-        except Exception:
-            self._played.pop(workflow_run_id, None)
-            raise
+        return await self._played.get(workflow_run_id, lambda: self._load(config))
 
     async def _load(self, config: RunConfig) -> Played:
         def load() -> Played:

@@ -1,8 +1,6 @@
 """Turns in the store, as a generate call sees them: the context, what earlier calls stored, and the claim that keeps
 late results of abandoned attempts out (L6, L8)."""
 
-import asyncio
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from sqlalchemy import ColumnElement, delete, func, select, update
@@ -13,6 +11,7 @@ from ...schemas.ids import GroupId, RunId
 from ...schemas.messages.rollout import SegmentEnd, TrajectoryRef, TurnRequest
 from ...schemas.status import SegmentKind
 from ...schemas.tables import Group, Run, Segment, Trajectory, Turn
+from ..loaded import LoadedOnce
 from ..store.codec import decode_ids
 from ..store.connections import one_statement_each
 from .patience import patiently
@@ -41,7 +40,7 @@ class StoredTurn:
 class TurnStore:
     def __init__(self, store: AsyncEngine) -> None:
         self._store, self._reads = store, one_statement_each(store)
-        self._prompts: OrderedDict[tuple[RunId, GroupId], asyncio.Task[list[int]]] = OrderedDict()
+        self._prompts = LoadedOnce[tuple[RunId, GroupId], list[int]](KEPT_PROMPTS)
 
     async def prompt(self, request: TurnRequest) -> list[int]:
         """Token ids before what the turn samples: the prompt, for which the trajectories of a group share one query,
@@ -55,19 +54,9 @@ class TurnStore:
         return [*prompt, *await patiently(lambda repeated: self._read_before(ref, turn), what)]
 
     async def _prompt_of_group(self, ref: TrajectoryRef) -> list[int]:
+        what = f"the question for the prompt of {_name(ref)}"
         key = (ref.run_id, ref.group_id)
-        if key not in self._prompts:
-            reading = patiently(lambda repeated: self._read_prompt(ref), f"the question for the prompt of {_name(ref)}")
-            self._prompts[key] = asyncio.create_task(reading)
-            while len(self._prompts) > KEPT_PROMPTS:
-                self._prompts.popitem(last=False)
-        self._prompts.move_to_end(key)
-        try:
-            # Shielded: a caller that is cancelled must not take the query from the others.
-            return await asyncio.shield(self._prompts[key])
-        except Exception:
-            self._prompts.pop(key, None)
-            raise
+        return await self._prompts.get(key, lambda: patiently(lambda repeated: self._read_prompt(ref), what))
 
     async def claim(self, request: TurnRequest, fence: int) -> StoredTurn:
         """Take the trajectory over from earlier attempts. Raises `StaleAttempt` when a later one has it."""

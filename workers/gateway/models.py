@@ -1,13 +1,13 @@
 """What the gateway knows of a run's model: how its conversations are rendered and read, and how it samples."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ...activities.capture.model import ChatModel
+from ...activities.loaded import LoadedOnce
 from ...schemas.config import RunConfig
 from ...schemas.ids import RunId
 
@@ -32,27 +32,17 @@ class Model:
 class Models:
     def __init__(self, config: "Callable[[RunId], Any]") -> None:
         self._config = config
-        self._loading: OrderedDict[RunId, asyncio.Task[Model]] = OrderedDict()
+        self._models = LoadedOnce[RunId, Model](KEPT)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="text")
 
     async def of(self, run_id: RunId) -> Model:
         """Loaded once. Raises `ModelError` when it cannot be used for conversations."""
-        if run_id not in self._loading:
-            self._loading[run_id] = asyncio.create_task(self._load(run_id))
-            while len(self._loading) > KEPT:
-                self._loading.popitem(last=False)
-        self._loading.move_to_end(run_id)
-        try:
-            return await asyncio.shield(self._loading[run_id])
-        except Exception:
-            self._loading.pop(run_id, None)
-            raise
+        return await self._models.get(run_id, lambda: self._load(run_id))
 
     @property
     def loaded(self) -> list[Model]:
         """Of the runs that this gateway serves."""
-        over = [task for task in self._loading.values() if task.done() and not task.cancelled()]
-        return [task.result() for task in over if task.exception() is None]
+        return self._models.loaded
 
     async def worked_out(self, call: Callable[[], Result]) -> Result:
         """Text work, beside the event loop."""
