@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from ...schemas.errors import PsrlError
 from . import anthropic, responses
 from .access import Access, token_of
 from .body import BodyLimit, json_object
-from .chat import Asked, Chat
+from .chat import Asked, Chat, Completion
 from .chat import chunks as chat_chunks
 from .completions import Completions
 from .completions import chunks as completion_chunks
@@ -25,7 +26,7 @@ from .dialects import loaded
 from .errors import NO_RETRY, STORE_AWAY, ApiError, as_api_error
 from .metrics import Metrics
 from .models import Models
-from .protocol import ChatRequest, CompletionRequest
+from .protocol import ChatRequest, CompletionRequest, Shared
 from .slots import Slots
 from .store import Sessions
 from .stream import Streams, openai_events
@@ -34,6 +35,8 @@ from .workflows import Workflows
 
 log = logging.getLogger(__name__)
 
+Chunks = Callable[[dict[str, Any], bool], Iterable[dict[str, Any]]]
+"""The events of a stream that say the same as a body, with or without its usage."""
 STACK = "x-psrl-stack"
 """Whose gateway the caller means; one of another stack refuses (L14)."""
 
@@ -129,24 +132,19 @@ def add_openai(app: FastAPI, gateway: Gateway) -> None:
         session = await access.session(request, name)
         asked = ChatRequest.model_validate(await json_object(request))
         completing = gateway.chat.complete(session, asked, await asked_of(request))
-        if asked.stream:
-            with_usage = asked.usage_in_stream
-            return await gateway.streams.answer(
-                completing, lambda done: openai_events(chat_chunks(done.body, with_usage))
-            )
-        done = await completing
-        return JSONResponse(done.body, headers=done.headers)
+        return await answer(asked, completing, chat_chunks)
 
     @app.post("/sessions/{name}/v1/completions")
     async def completions(name: str, request: Request) -> Response:
         session = await access.session(request, name)
         asked = CompletionRequest.model_validate(await json_object(request))
         completing = gateway.completions.complete(session, asked, await asked_of(request))
+        return await answer(asked, completing, completion_chunks)
+
+    async def answer(asked: Shared, completing: Coroutine[Any, Any, Completion], chunks: Chunks) -> Response:
         if asked.stream:
             with_usage = asked.usage_in_stream
-            return await gateway.streams.answer(
-                completing, lambda done: openai_events(completion_chunks(done.body, with_usage))
-            )
+            return await gateway.streams.answer(completing, lambda done: openai_events(chunks(done.body, with_usage)))
         done = await completing
         return JSONResponse(done.body, headers=done.headers)
 

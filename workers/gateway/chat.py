@@ -14,7 +14,7 @@ from .errors import ApiError
 from .keys import turn_key
 from .labels import BRANCH, STICKY, answer_headers, flag, pin_of, whole
 from .models import Model
-from .protocol import ChatRequest
+from .protocol import ChatRequest, Shared
 from .store import Sessions
 from .turns import Played, Request, Turns
 
@@ -120,28 +120,35 @@ def usage(played: Played) -> dict[str, int]:
 
 
 def completion(name: str, model: Model, request: ChatRequest, played: Played, answer: Answer) -> dict[str, Any]:
-    sampled = played.sampled
     choice: dict[str, Any] = {
         "index": 0,
         "message": answer.message,
         "finish_reason": answer.finish_reason,
         "logprobs": {"content": token_logprobs(model, played)} if request.logprobs else None,
     }
+    return {"id": f"chatcmpl-{name}", "object": "chat.completion", **body_of(model, request, played, choice)}
+
+
+def body_of(model: Model, request: Shared, played: Played, choice: dict[str, Any]) -> dict[str, Any]:
+    """What both kinds of completion have around their one choice."""
     if request.return_token_ids:
-        choice["token_ids"] = sampled.token_ids
+        choice["token_ids"] = played.sampled.token_ids
     return {
-        "id": f"chatcmpl-{name}",
-        "object": "chat.completion",
-        "created": int(sampled.ended_at.timestamp()),
+        "created": int(played.sampled.ended_at.timestamp()),
         "model": request.model or model.names[0],
         "choices": [choice],
         "usage": usage(played),
     }
 
 
+def token_texts(model: Model, played: Played) -> list[str]:
+    """Of each token that was sampled, alone."""
+    return [model.tokenizer.decode([token], False) for token in played.sampled.token_ids]
+
+
 def token_logprobs(model: Model, played: Played) -> list[dict[str, Any]]:
     """One entry for each token that was sampled, as many as there are ids."""
-    texts = [model.tokenizer.decode([token], False) for token in played.sampled.token_ids]
+    texts = token_texts(model, played)
     return [
         {"token": text, "logprob": value, "bytes": list(text.encode()), "top_logprobs": []}
         for text, value in zip(texts, played.sampled.logprobs, strict=True)

@@ -8,7 +8,7 @@ from typing import Any
 from ...activities.capture.tree import Branches
 from ...activities.sessions.sessions import StoredSession
 from ...activities.sessions.turns import KnownTurn, NewTurn
-from .chat import Asked, Completion, Rendered, require_model, turn_name, usage
+from .chat import Asked, Completion, Rendered, body_of, require_model, token_texts, turn_name
 from .keys import turn_key
 from .labels import answer_headers, pin_of
 from .models import Model
@@ -70,20 +70,12 @@ def completion(session: StoredSession, model: Model, request: CompletionRequest,
         "finish_reason": sampled.end.value,
         "logprobs": None if request.logprobs is None else token_logprobs(model, played),
     }
-    if request.return_token_ids:
-        choice["token_ids"] = sampled.token_ids
-    return {
-        "id": f"cmpl-{turn_name(session, played)}",
-        "object": "text_completion",
-        "created": int(sampled.ended_at.timestamp()),
-        "model": request.model or model.names[0],
-        "choices": [choice],
-        "usage": usage(played),
-    }
+    name = turn_name(session, played)
+    return {"id": f"cmpl-{name}", "object": "text_completion", **body_of(model, request, played, choice)}
 
 
 def token_logprobs(model: Model, played: Played) -> dict[str, Any]:
-    texts = [model.tokenizer.decode([token], False) for token in played.sampled.token_ids]
+    texts = token_texts(model, played)
     offsets = [sum(len(text) for text in texts[:number]) for number in range(len(texts))]
     return {
         "tokens": texts,
