@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -26,6 +26,8 @@ TOKENIZE_BATCH = 512
 """Rows tokenised in one call: fast tokenizers work in parallel within a call."""
 KEPT_DATASETS = 4
 """Loaded data sets one process keeps."""
+Tools = Sequence[Mapping[str, Any]]
+"""Schemas of what the policy may call: prompts are laid out with them."""
 
 
 class Prompt(NamedTuple):
@@ -63,7 +65,8 @@ class DatasetCache:
     def load(self, config: RunConfig) -> Dataset:
         """The data set the files hold now."""
         with self._lock:
-            dataset = self._kept.get(fingerprint(config)) or load_dataset(config)
+            tools = tool_schemas(config)
+            dataset = self._kept.get(fingerprint(config, tools)) or load_dataset(config, tools)
             self._keep(dataset)
             return dataset
 
@@ -90,23 +93,25 @@ class DatasetCache:
             self._kept.popitem(last=False)
 
 
-def load_dataset(config: RunConfig) -> Dataset:
-    """Read and check every file. Raises `ConfigError`, `DataError` or `ModelError`."""
+def load_dataset(config: RunConfig, tools: Tools | None = None) -> Dataset:
+    """Read and check every file. `tools`: as in `fingerprint`. Raises `ConfigError`, `DataError` or `ModelError`."""
+    tools = tool_schemas(config) if tools is None else tools
     tokenizer = load_tokenizer(config.model.path, config.model.trust_remote_code)
     notes = Notes()
     template = ChatTemplate(tokenizer, config.model.path, config.data.chat_template)
-    prompts = Prompts(config.data.prompt_key, template, notes, tool_schemas(config))
+    prompts = Prompts(config.data.prompt_key, template, notes, tools)
     loader = Loader(config, tokenizer, prompts, notes)
     train, skipped = loader.load("data.train_files", config.data.train_files)
     validation: list[Prompt] = []
     if config.data.val_files:
         validation, _ = loader.load("data.val_files", config.data.val_files)
     chosen = tuple(validation[: config.data.val_max_samples])
-    return Dataset(tuple(train), chosen, skipped, fingerprint(config), notes.lines())
+    return Dataset(tuple(train), chosen, skipped, fingerprint(config, tools), notes.lines())
 
 
-def fingerprint(config: RunConfig) -> str:
-    """Over the bytes of every data file in order, the tokenizer's files, and the settings that choose among rows."""
+def fingerprint(config: RunConfig, tools: Tools | None = None) -> str:
+    """Over the bytes of every data file in order, the tokenizer's files, and the settings that choose among rows.
+    `tools`: where they are known; asking for them may start the programs that offer them."""
     data = config.data
     digest = hashlib.sha256()
     train = data_files(data.train_files, "data.train_files")
@@ -117,7 +122,8 @@ def fingerprint(config: RunConfig) -> str:
         len(train),
         data.chat_template,
     ]
-    if tools := tool_schemas(config):
+    tools = tool_schemas(config) if tools is None else tools
+    if tools:
         settings.append(tools)
     digest.update(json.dumps(settings).encode())
     files = [("data.train_files", file) for file in train]

@@ -1,7 +1,6 @@
 """`psrl session`: conversations with agents, as the store has them, and what a person tells their workflows."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Engine, text
@@ -19,7 +18,7 @@ from .runs import NO_WORKER, RPC_TIMEOUT, temporal_of
 
 SESSIONS = text(
     """
-    SELECT s.session_id, s.group_id, s.status, s.reason, s.opened_at, s.closed_at,
+    SELECT s.session_id, s.group_id, s.status, s.reason,
            (SELECT count(*) FROM trajectories t WHERE t.run_id = s.run_id AND t.group_id = s.group_id
                 AND t.index % s.episodes = s.episode),
            (SELECT count(*) FROM turns t WHERE t.run_id = s.run_id AND t.group_id = s.group_id
@@ -55,8 +54,6 @@ class Listed:
     group: str
     status: str
     reason: str
-    opened_at: datetime
-    closed_at: datetime | None
     branches: int
     turns: int
     tokens: int
