@@ -21,6 +21,10 @@ class Mode(NamedTuple):
     """How a person chooses it."""
 
 
+def _agentic(*names: str) -> tuple[str, ...]:
+    return tuple(f"psrl.agentic_rl.{name}" for name in names)
+
+
 MODES = (
     Mode(
         ("algorithm.rollout_correction.rollout_is_threshold",),
@@ -38,45 +42,32 @@ MODES = (
         "psrl.group_post_process.name=dynamic_sampling_filter",
     ),
     Mode(
-        (
-            "psrl.agentic_rl.agent",
-            "psrl.agentic_rl.agent_command",
-            "psrl.agentic_rl.agent_timeout_s",
-            "psrl.agentic_rl.max_concurrent_agents",
-            "psrl.agentic_rl.retry_limit",
-            "psrl.agentic_rl.batch_agg_mode",
-        ),
+        _agentic("agent", "agent_command", "agent_timeout_s", "max_concurrent_agents", "retry_limit", "batch_agg_mode"),
         lambda config: config.psrl.agentic_rl.agent_loop == "session",
         "psrl.agentic_rl.agent_loop=session",
     ),
     Mode(
-        tuple(
-            f"psrl.agentic_rl.{key}"
-            for key in (
-                "environment",
-                "environment_kwargs",
-                "max_turns",
-                "max_turn_tokens",
-                "step_timeout_s",
-                "step_max_attempts",
-                "trajectory_timeout_s",
-            )
+        _agentic(
+            "environment",
+            "environment_kwargs",
+            "max_turns",
+            "max_turn_tokens",
+            "step_timeout_s",
+            "step_max_attempts",
+            "trajectory_timeout_s",
         ),
         lambda config: config.psrl.agentic_rl.agent_loop == "multi_turn",
         "psrl.agentic_rl.agent_loop=multi_turn",
     ),
     Mode(
-        tuple(
-            f"psrl.agentic_rl.{key}"
-            for key in (
-                "tools",
-                "code_runner",
-                "mcp_servers",
-                "tool_timeout_s",
-                "max_parallel_calls",
-                "max_tool_response_length",
-                "tool_response_truncate_side",
-            )
+        _agentic(
+            "tools",
+            "code_runner",
+            "mcp_servers",
+            "tool_timeout_s",
+            "max_parallel_calls",
+            "max_tool_response_length",
+            "tool_response_truncate_side",
         ),
         lambda config: config.psrl.agentic_rl.environment == "tools",
         "psrl.agentic_rl.environment=tools",
