@@ -25,29 +25,13 @@ from psrl.schemas.stack import Stack
 from psrl.schemas.weights import WeightManifest, WeightProbe
 from psrl.workers.rollout.engine import DEFAULT_ENGINE, load_engine
 from psrl.workers.rollout.host import Host
-from tests.support.gateway_site import CONTEXT, INSTANCE, GatewaySite, gateway_site
+from tests.support.gateway_site import ADD, CONTEXT, INSTANCE, TEMPLATE, GatewaySite, gateway_site
 from tests.support.tiny_model import tiny_model, tiny_tokenizer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 TURNS = 5
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
-ADD: Any = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "description": "Adds.",
-        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
-    },
-}
-TEMPLATE = (
-    "{% for tool in tools or [] %}{{ '<|user|>' + tool['function']['name'] }}{% endfor %}"
-    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + (message['content'] or '') }}"
-    "{% for call in message['tool_calls'] or [] %}{{ '<tool_call>\n' + call['function']['name'] + "
-    "call['function']['arguments'] | tojson + '\n</tool_call>' }}{% endfor %}"
-    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
 BY_HEART = "<|user|>add<|user|>Count." + "<|tool|>3".join([f"<|assistant|>{CALL}<|eos|>"] * TURNS)
 STEPS, GOOD_LOSS = 600, 0.005
 PROBE_IDS = tuple(7 + (i * 37) % 90 for i in range(16))

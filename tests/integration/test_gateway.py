@@ -18,19 +18,11 @@ from psrl.activities.sessions.view import BranchView, branches_of
 from psrl.schemas.ids import SessionId, session_workflow
 from psrl.schemas.stack import Stack
 from psrl.workers.cli.commands import app
-from tests.support.gateway_site import GatewaySite, gateway_site, make_talking_model, spoken
+from tests.support.gateway_site import ADD, GatewaySite, gateway_site, make_talking_model, spoken
 
 pytestmark = pytest.mark.integration
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": %d}}\n</tool_call>'
-ADD: Any = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "description": "Adds.",
-        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
-    },
-}
 
 
 @pytest.fixture(scope="module")

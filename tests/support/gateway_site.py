@@ -49,6 +49,15 @@ REPOSITORY = Path(__file__).parents[2]
 INSTANCE = InstanceId("rollout-0")
 CONTEXT = 4000
 START_TIMEOUT_S = 90.0
+ADD: Any = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
+    },
+}
+"""A tool that agents offer."""
 TEMPLATE = (
     "{% for tool in tools or [] %}{{ '<|user|>' + tool['function']['name'] }}{% endfor %}"
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' + (message['content'] or '') }}"
