@@ -1,6 +1,8 @@
 """One session as a workflow: turns as updates, hang and continue, its limits and its end."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -85,6 +87,18 @@ class Paced(ScriptedParts):
         return self.finished(request, instance)
 
 
+@asynccontextmanager
+async def in_flight(
+    client: Client, run_id: str, parts: Paced, **limits: float
+) -> AsyncIterator[tuple[Handle, "asyncio.Task[PlayedTurn]"]]:
+    """A session whose first turn is being played."""
+    async with parts.workers(client):
+        session = await begin(client, run_id, **limits)
+        running = asyncio.create_task(play(session, asked(0)))
+        await parts.began.wait()
+        yield session, running
+
+
 def serving() -> ScriptedParts:
     parts = ScriptedParts()
     parts.versions = {InstanceId("rollout-0"): 0, InstanceId("rollout-1"): 0}
@@ -151,10 +165,7 @@ async def test_a_second_turn_on_a_branch_in_flight_is_refused_and_the_session_li
     client: Client, run_id: str
 ) -> None:
     parts = Paced()
-    async with parts.workers(client):
-        session = await begin(client, run_id)
-        running = asyncio.create_task(play(session, asked(0)))
-        await parts.began.wait()
+    async with in_flight(client, run_id, parts) as (session, running):
         with pytest.raises(WorkflowUpdateFailedError) as refusal:
             await play(session, asked(1))
         elsewhere = asyncio.create_task(play(session, asked(0, index=2)))
@@ -170,10 +181,7 @@ async def test_a_hang_in_mid_turn_waits_for_the_turn_and_the_next_one_waits_for_
     client: Client, run_id: str
 ) -> None:
     parts = Paced()
-    async with parts.workers(client):
-        session = await begin(client, run_id)
-        running = asyncio.create_task(play(session, asked(0)))
-        await parts.began.wait()
+    async with in_flight(client, run_id, parts) as (session, running):
         await session.signal(Session.hang, HangSession(reason="no room for its KV cache"))
         pending = await status(session)
         parts.may_end.set()
@@ -256,10 +264,7 @@ async def test_a_turn_that_waits_for_a_hung_session_is_refused_when_it_closes(cl
 
 async def test_a_closing_session_lets_the_turn_in_flight_end(client: Client, run_id: str) -> None:
     parts = Paced()
-    async with parts.workers(client):
-        session = await begin(client, run_id)
-        running = asyncio.create_task(play(session, asked(0)))
-        await parts.began.wait()
+    async with in_flight(client, run_id, parts) as (session, running):
         await session.signal(Session.close)
         with pytest.raises(WorkflowUpdateFailedError, match="failed") as refusal:
             await play(session, asked(0, index=2))
@@ -282,10 +287,7 @@ async def test_what_does_not_end_within_the_drain_limit_is_cut_down_to_the_engin
                 cancelled.set()
 
     parts = Endless()
-    async with parts.workers(client):
-        session = await begin(client, run_id, drain_s=1)
-        running = asyncio.create_task(play(session, asked(0)))
-        await parts.began.wait()
+    async with in_flight(client, run_id, parts, drain_s=1) as (session, running):
         await session.signal(Session.close)
         with pytest.raises(WorkflowUpdateFailedError) as cut:
             await running
@@ -296,10 +298,7 @@ async def test_what_does_not_end_within_the_drain_limit_is_cut_down_to_the_engin
 
 async def test_a_turn_that_nobody_waits_for_is_cut_at_once(client: Client, run_id: str) -> None:
     parts = Paced()
-    async with parts.workers(client):
-        session = await begin(client, run_id, drain_s=3600)
-        running = asyncio.create_task(play(session, asked(0)))
-        await parts.began.wait()
+    async with in_flight(client, run_id, parts, drain_s=3600) as (session, running):
         await session.signal(Session.close)
         await session.signal(Session.close, CloseSession(reason="the agent was killed", cut=True))
         with pytest.raises(WorkflowUpdateFailedError) as cut:
@@ -384,10 +383,7 @@ async def test_every_wait_of_a_session_has_an_end(
 
 async def test_a_cancelled_session_cuts_its_turn_and_is_closed(client: Client, run_id: str) -> None:
     parts = Paced()
-    async with parts.workers(client):
-        session = await begin(client, run_id)
-        running = asyncio.create_task(play(session, asked(0)))
-        await parts.began.wait()
+    async with in_flight(client, run_id, parts) as (session, running):
         await session.cancel()
         with pytest.raises(WorkflowUpdateFailedError):
             await running
