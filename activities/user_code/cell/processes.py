@@ -41,11 +41,12 @@ def end_descendants(leave: int = 0) -> None:
                     os.waitpid(pid, os.WNOHANG)
 
 
-def descendants() -> list[int]:
+def descendants(of: int | None = None) -> list[int]:
+    """Of this process, or of another."""
     children: dict[int, list[int]] = {}
     for pid in pids():
         children.setdefault(_parent(pid), []).append(pid)
-    found, queue = [], [os.getpid()]
+    found, queue = [], [os.getpid() if of is None else of]
     while queue:
         of_one = children.get(queue.pop(), [])
         found.extend(of_one)
