@@ -37,7 +37,8 @@ async def test_a_killed_host_loses_no_trajectory_and_serves_again_only_with_curr
     sampled = tmp_path / "sampled"
     held = Script(holds_at=[HELD_AT], release=str(tmp_path / "never"), sampled_log=str(sampled))
     async with open_stack(script=Script(token_s=0.05), processes=(1,), process_script=held) as small:
-        run = await small.start(small.config(psrl={"staleness": 1}, trainer={"total_training_steps": 32}))
+        every_token = {"staleness": 1, "flush_tokens": 1}  # However the engine divides them among its requests.
+        run = await small.start(small.config(psrl=every_token, trainer={"total_training_steps": 32}))
         await until(partial(_held, sampled))
         await until(partial(_any, store, small, UNFINISHED))
         small.processes[KILLED].kill()
