@@ -164,6 +164,8 @@ class TurnFailure(Message):
     """Name of the error's class."""
     message: Said
     retryable: bool
+    defect: bool = False
+    """No error of ours: of the engine, or of what this request makes it do."""
 
 
 class TurnResult(Message):

@@ -16,8 +16,8 @@ from tests.support.scripted_engine import Script
 
 from . import compare
 from .big import Wanted, chaos, faults
-from .plan import KINDS, make_plan
-from .points import BY_NAME
+from .plan import CONVERSING_KINDS, KINDS, make_plan
+from .points import BY_NAME, OF_EVERY_RUN
 from .run import BATCH_GROUPS, Shape
 from .site import SCRIPTED, VLLM, Site
 
@@ -47,8 +47,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=40, help="at least; of compared runs exactly")
     parser.add_argument("--total-steps", type=int, help="the run must reach this step by itself, after the plan")
     parser.add_argument("--restart-budget", type=int, default=2, help="of an instance (default: %(default)s)")
-    parser.add_argument("--parts", type=names(KINDS), default=KINDS)
-    parser.add_argument("--points", type=names(tuple(BY_NAME)), default=tuple(BY_NAME))
+    parser.add_argument("--agents", action="store_true", help="groups are played by agents, over the gateway")
+    parser.add_argument("--parts", type=names(CONVERSING_KINDS), default=())
+    parser.add_argument("--points", type=names(tuple(BY_NAME)), default=())
     parser.add_argument("--engine", choices=("scripted", "vllm"), default="scripted")
     parser.add_argument("--token-s", type=float, default=TOKEN_S, help="pause of the scripted engine before a token")
     parser.add_argument("--cycles", type=int, help="kill everything in mid-step so often, compare with a calm run")
@@ -81,6 +82,7 @@ def disturbed(site: Site, given: argparse.Namespace) -> list[str]:
         steps=given.steps,
         total_steps=given.total_steps,
         restart_budget=given.restart_budget,
+        agents=given.agents,
         kinds=given.parts,
         points=given.points,
     )
@@ -96,7 +98,9 @@ def compared(site: Site, given: argparse.Namespace) -> list[str]:
         shape = Shape(steps=epochs * PROMPTS // BATCH_GROUPS, prompts=PROMPTS, epochs=epochs)
         found = asyncio.run(compare.cycles(site, given.cycles, shape))
     else:
-        plan = make_plan(given.seed, given.injections, given.minutes * 60, given.parts, given.points)
+        plan = make_plan(
+            given.seed, given.injections, given.minutes * 60, given.parts or KINDS, given.points or OF_EVERY_RUN
+        )
         shape = Shape(steps=given.steps, eta=0, prompts=PROMPTS)
         found = asyncio.run(compare.bitwise(site, plan, given.seed, shape))
     print(f"{found.injections} injections; {found.seen}" if not found.differences else "\n".join(found.differences))

@@ -3,14 +3,14 @@
 import asyncio
 import time
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from . import run as runs
 from .driver import Driver
 from .facts import Monitor
-from .plan import KINDS, make_plan
-from .points import BY_NAME
+from .plan import CONVERSING_KINDS, KINDS, make_plan
+from .points import BY_NAME, OF_EVERY_RUN
 from .quarantines import returns_from_quarantine
 from .site import SCRIPTED, Site
 from .table import Outcome
@@ -35,14 +35,22 @@ class Wanted:
     """With a number, the run must reach this step by itself, which takes longer than the plan; without, it is stopped
     when the plan is carried out and `steps` are done."""
     restart_budget: int = 2
-    kinds: Sequence[str] = KINDS
-    points: Sequence[str] = field(default_factory=lambda: tuple(BY_NAME))
+    agents: bool = False
+    """Groups are played by agents, over the gateway."""
+    kinds: Sequence[str] = ()
+    """All that the run has, if none is named; likewise `points`."""
+    points: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        every_kind, every_point = (CONVERSING_KINDS, tuple(BY_NAME)) if self.agents else (KINDS, OF_EVERY_RUN)
+        object.__setattr__(self, "kinds", self.kinds or every_kind)
+        object.__setattr__(self, "points", self.points or every_point)
 
 
 async def chaos(site: Site, wanted: Wanted) -> Outcome:
     """Raises when the run fails or stands still. What must hold of the outcome is said by `faults`."""
     await site.up()
-    shape = runs.Shape(steps=wanted.total_steps or ENDLESS, restart_budget=wanted.restart_budget)
+    shape = runs.Shape(steps=wanted.total_steps or ENDLESS, restart_budget=wanted.restart_budget, agents=wanted.agents)
     config = runs.configuration(site.home, shape) if site.engine == SCRIPTED else runs.real_configuration(shape)
     await runs.start(site, RUN, config)
     monitor = Monitor(site, RUN)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from psrl.schemas.errors import PsrlError
 from psrl.schemas.ids import instance_id
-from psrl.workers.stack.parts import CPU, ORCHESTRATOR, ROLLOUT, TEMPORAL, TRAINER
+from psrl.workers.stack.parts import CPU, GATEWAY, ORCHESTRATOR, ROLLOUT, TEMPORAL, TRAINER
 from psrl.workers.stack.supervision import SUPERVISOR
 
 from . import triggers
@@ -27,7 +27,13 @@ AGAIN_S = 3.0
 TRIES = 20
 DECISIONS = ("drawn", "batch", "scored")
 """Rows that exist only because a workflow went on."""
-NEEDED = {TRAINER: ("version",), CPU: ("drawn", "scored"), ORCHESTRATOR: DECISIONS, TEMPORAL: DECISIONS}
+NEEDED = {
+    TRAINER: ("version",),
+    CPU: ("drawn", "scored"),
+    ORCHESTRATOR: DECISIONS,
+    TEMPORAL: DECISIONS,
+    GATEWAY: ("turn",),
+}
 """Which rows show that a part works again; any, for a part that is not here."""
 
 

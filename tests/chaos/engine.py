@@ -19,7 +19,7 @@ from psrl.workers.rollout.engine import Chunk, EngineRequest, StreamEnd
 from tests.support.scripted_engine import FIRST_ID, IDS, STOP_ID, ScriptedEngine
 
 PROMPT_END = 5
-"""The id of `<|assistant|>`: a prompt's last token, and never sampled here."""
+"""The id of `<|assistant|>`: the last token before an answer, and never sampled here."""
 SHORTEST = 4
 
 
@@ -69,7 +69,7 @@ class ChaosEngine(ScriptedEngine):
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
         ids, index = list(request.prompt_ids), int(request.request_id.split("-")[-2])
-        cut = ids.index(PROMPT_END) + 1
+        cut = len(ids) - ids[::-1].index(PROMPT_END)
         answer, done = Answer(ids[:cut], index), len(ids) - cut
         length, version = answer.length(done + request.sampling.max_tokens), str(self.loaded[-1])
         await self._enter(request.request_id)

@@ -11,6 +11,7 @@ PULSE = """
     select 'segment ' || instance, extract(epoch from max(started_at))::float8 from segments
         where run_id = %(run)s group by instance
     union all select 'scored', extract(epoch from max(scored_at))::float8 from trajectories where run_id = %(run)s
+    union all select 'turn', extract(epoch from max(t.started_at))::float8 from turns t where t.run_id = %(run)s
     union all select 'drawn', extract(epoch from max(created_at))::float8 from groups where run_id = %(run)s
     union all select 'batch', extract(epoch from max(created_at))::float8 from batches where run_id = %(run)s
     union all select 'version', extract(epoch from max(published_at))::float8 from weight_versions

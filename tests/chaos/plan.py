@@ -7,10 +7,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from psrl.workers.stack.parts import COORDINATOR, CPU, ORCHESTRATOR, POSTGRES, ROLLOUT, TEMPORAL, TRAINER
+from psrl.workers.stack.parts import COORDINATOR, CPU, GATEWAY, ORCHESTRATOR, POSTGRES, ROLLOUT, TEMPORAL, TRAINER
 from psrl.workers.stack.supervision import SUPERVISOR
 
-from .points import BY_NAME, POINTS
+from .points import BY_NAME, OF_EVERY_RUN, POINTS
 from .site import ALL
 
 ENGINE = "engine"
@@ -26,10 +26,13 @@ WEIGHTS = {
     TRAINER: 0.01,
     SUPERVISOR: 0.01,
     ALL: 0.01,
+    GATEWAY: 0.14,
 }
 """Share of the injections at random moments. A trainer takes tens of seconds to come back, and with the supervisor
 everything restarts: few of them fill the same time as many of the others."""
-KINDS = tuple(WEIGHTS)
+CONVERSING_KINDS = tuple(WEIGHTS)
+KINDS = tuple(kind for kind in WEIGHTS if kind != GATEWAY)
+"""Without agents nobody needs the gateway."""
 WHOLE = (SUPERVISOR, ALL)
 ONCE_ONLY = (TRAINER,)
 """Whose named points come once; those of the others come `OTHER_ROUNDS` times."""
@@ -45,7 +48,7 @@ class Planned:
 
 
 def make_plan(
-    seed: int, injections: int, seconds: float, kinds: Sequence[str] = KINDS, points: Sequence[str] = tuple(BY_NAME)
+    seed: int, injections: int, seconds: float, kinds: Sequence[str] = KINDS, points: Sequence[str] = OF_EVERY_RUN
 ) -> dict[str, list[Planned]]:
     """By lane, each in order of time. Every part once first, then every named point (most of them twice), as far as
     `injections` reaches; what is left is spread over the parts."""
@@ -73,4 +76,5 @@ def lane_of(kind: str) -> str:
     return ROLLOUT if kind == ENGINE else kind
 
 
-assert set(KINDS) >= {point.kind for point in POINTS}
+assert set(CONVERSING_KINDS) >= {point.kind for point in POINTS}
+assert set(KINDS) >= {BY_NAME[name].kind for name in OF_EVERY_RUN}

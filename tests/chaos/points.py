@@ -7,8 +7,10 @@ from dataclasses import dataclass
 class Point:
     name: str
     kind: str
-    """Whose process passes it: `orchestrator`, `cpu`, `rollout` or `trainer`."""
+    """Whose process passes it: `orchestrator`, `cpu`, `rollout`, `trainer` or `gateway`."""
     where: str
+    conversing: bool = False
+    """Only a run of agents passes it."""
 
 
 POINTS = (
@@ -41,5 +43,14 @@ POINTS = (
     Point("checkpoint-prune", "trainer", "an old one has lost its marker, its files are there"),
     Point("before-pull", "rollout", "paused, no byte of the new version is read"),
     Point("mid-pull", "rollout", "the new version is read, not loaded"),
+    Point("turn-placed", "gateway", "the turn is in the store, its session does not know", conversing=True),
+    Point("turn-sampled", "gateway", "the turn has ended, its agent has no answer", conversing=True),
+    Point("turn-accepted", "orchestrator", "the session has taken the turn, no engine knows", conversing=True),
+    Point("turn-played", "orchestrator", "the engine has ended, the session has not answered", conversing=True),
+    Point("session-closing", "orchestrator", "the session takes no further turn and is not closed", conversing=True),
+    Point("session-opened", "cpu", "the session is open, its agent does not run", conversing=True),
+    Point("agent-ended", "cpu", "the agent is done, its session is open", conversing=True),
+    Point("episode-ended", "cpu", "the episode's end is stored, the activity has not completed", conversing=True),
 )
 BY_NAME = {point.name: point for point in POINTS}
+OF_EVERY_RUN = tuple(point.name for point in POINTS if not point.conversing)

@@ -15,6 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from temporalio import activity
+
 from psrl.schemas.stack import stack_home
 
 from .triggers import PART_VARIABLE, folder, trip
@@ -25,6 +27,7 @@ MODULES = {
     "coordinator": "psrl.workers.coordinator.main",
     "rollout": "psrl.workers.rollout.main",
     "trainer": "psrl.workers.trainer.main",
+    "gateway": "psrl.workers.gateway.__main__",
 }
 
 Condition = Callable[..., bool]
@@ -76,11 +79,21 @@ def orchestrator() -> None:
     around("psrl.activities.store.activities:record_batch", before="before-batch", after="after-batch")
     around("psrl.activities.store.activities:store_step", before="before-record")
     around("psrl.workflows.run.training_run:TrainingRun._roll_over", before="before-roll-over")
+    around("psrl.workflows.sessions.session:Session._play", before="turn-accepted", after="turn-played")
+    around("psrl.workflows.sessions.session:Session._drain", before="session-closing")
 
 
 def cpu() -> None:
     around("psrl.activities.data.draw:Draw.draw_groups", before="after-reserve", after="after-draw")
     around("psrl.activities.rewards.score:Rewards.score", after="after-score")
+    around("psrl.activities.agents.activity:Agents._open", after="session-opened")
+    around("psrl.activities.agents.activity:Agents._run", after="agent-ended")
+    around("psrl.activities.agents.activity:end_episode", after="episode-ended")
+
+
+def gateway() -> None:
+    around("psrl.workers.gateway.turns:Turns._place", after="turn-placed")
+    around("psrl.workers.gateway.turns:Turns._sample", after="turn-sampled")
 
 
 def coordinator() -> None:
@@ -141,10 +154,12 @@ def _log_sampled_tokens() -> None:
     add = Progress.add
 
     def adding(self: Progress, chunk: Any) -> None:
-        ref, first = self.request.trajectory, self.stored + len(self.ids)
+        first = self.stored + len(self.ids)
         add(self, chunk)
         if chunk.token_ids:
-            log.write(f"{time.time():.3f} {ref.group_id} {ref.index} {self.fence} {first} {len(chunk.token_ids)}\n")
+            played_by = str(activity.info().workflow_id).rpartition("/")[2]
+            turn = f"{played_by}/{self.request.trajectory.index}.{self.request.turn}"
+            log.write(f"{time.time():.3f} {turn} {self.fence} {first} {len(chunk.token_ids)}\n")
             if chunk.end is None:
                 trip("mid-generation")
 
@@ -153,9 +168,8 @@ def _log_sampled_tokens() -> None:
 
 def main() -> None:
     kind, module = sys.argv[1], MODULES[sys.argv[1]]
-    {"orchestrator": orchestrator, "cpu": cpu, "coordinator": coordinator, "rollout": rollout, "trainer": trainer}[
-        kind
-    ]()
+    of_kind = (orchestrator, cpu, coordinator, rollout, trainer, gateway)
+    {prepare.__name__: prepare for prepare in of_kind}[kind]()
     sys.argv = [module, *sys.argv[2:]]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -29,6 +29,20 @@ GROUP_SIZE = 4
 BATCH_GROUPS = 4
 LONGEST = 32
 END_TIMEOUT_S = 300.0
+CONTEXT = 400
+"""Of a conversation."""
+AGENTIC: dict[str, Any] = {
+    "staleness_buffer_entries": 2,
+    "rollout_n": 2,
+    "agentic_rl": {
+        "agent_loop": "session",
+        "agent": "tests.chaos.agent:converse",
+        "max_concurrent_agents": 6,
+        "agent_timeout_s": 900,
+        "retry_limit": 20,
+    },
+}
+"""Smaller batches: each agent is a process, and a worker that is ended takes all of its agents with it."""
 HEALS_S = 20
 """An engine that served for so long has its restart budget again: engines are ended about as often, so that some of
 them are and others are not."""
@@ -43,6 +57,7 @@ class Shape:
     prompts: int = 64
     epochs: int = 10_000
     save_freq: int = 2
+    agents: bool = False
     restart_budget: int = 2
     """Small, so that instances pass through quarantine and back: what is rare elsewhere is common here."""
 
@@ -53,16 +68,16 @@ class Shape:
 
 def configuration(home: Path, shape: Shape) -> dict[str, Any]:
     """A small run in which something is always in flight. The model is made once per home."""
-    model = home / "tiny-model"
+    model, context = home / "tiny-model", CONTEXT if shape.agents else 64
     if not model.exists():
         from tests.support.tiny_model import make_tiny_model
 
-        make_tiny_model(model)
+        make_tiny_model(model, context_tokens=context)
     values = config_values(
         model,
         write_jsonl(home / "train.jsonl", sums(shape.prompts)),
         data={"max_prompt_length": 24, "max_response_length": LONGEST},
-        rollout={"dtype": "float32", "weight_probe_tolerance": 1e6},
+        rollout={"dtype": "float32", "weight_probe_tolerance": 1e6, "max_model_len": context},
         trainer={"total_training_steps": shape.steps, "total_epochs": shape.epochs, "save_freq": shape.save_freq},
         actor={"ppo_mini_batch_size": BATCH_GROUPS // 2, "optim": {"lr": 1e-3}},
         reward={"function": "tests.support.rewards:length"},
@@ -74,6 +89,7 @@ def configuration(home: Path, shape: Shape) -> dict[str, Any]:
         "flush_tokens": FLUSH_TOKENS,
         "deployment": {"n_rollout_instances": 2, "start_timeout_s": 120, **shape.deployment},
         "rollout_coordination": {"routing_strategy": {"max_concurrent_seqs_per_instance": 16}},
+        **(AGENTIC if shape.agents else {}),
     }
     parsed: dict[str, Any] = json.loads(json.dumps(values))
     return parsed

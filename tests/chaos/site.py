@@ -60,7 +60,11 @@ class Site:
                 ports[name] = free_port(ports.values())
             request = replace(request, instances=INSTANCES, parts=parts.KINDS, ports=ports)
         environment = {HOME_VARIABLE: str(self.home), VARIABLE: json.dumps(vars(self.script))}
-        commands = {"workers": self._wrapped_workers, "coordinator_command": lambda: _wrapped("coordinator")}
+        commands = {
+            "workers": self._wrapped_workers,
+            "coordinator_command": lambda: _wrapped("coordinator"),
+            "gateway_command": lambda: _wrapped("gateway"),
+        }
         with patch.dict(os.environ, environment), patch.multiple(stack_up, **commands):
             self.stack = await stack_up.up(request, self.say)
 
@@ -126,13 +130,17 @@ class Site:
         pid = self.pid(part)
         if pid is None or pid == killed:
             return False
-        if part == parts.POSTGRES:
-            return not await ready.postgres(self.stack.postgres_url)
-        if part == parts.TEMPORAL:
-            return not await ready.temporal(self.stack.temporal_address, self.stack.namespace)
+        stack = self.stack
+        servers = {
+            parts.POSTGRES: lambda: ready.postgres(stack.postgres_url),
+            parts.TEMPORAL: lambda: ready.temporal(stack.temporal_address, stack.namespace),
+            parts.GATEWAY: lambda: ready.gateway(stack),
+        }
+        if part in servers:
+            return not await servers[part]()
         if part == parts.COORDINATOR:
             return bool(await self.fleet())
-        if part in self.stack.instances:
+        if part in stack.instances:
             report = (await self.fleet()).get(InstanceId(part))
             return report is not None and report.state is InstanceState.SERVING and report.pid == pid
         worker = next(worker for worker in self._wrapped_workers(parts.KINDS, ()) if worker.name == part)

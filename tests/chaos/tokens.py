@@ -26,9 +26,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Again:
-    """Tokens of one trajectory that two calls sampled."""
+    """Tokens of one turn that two calls sampled."""
 
-    trajectory: str
+    turn: str
+    """Its workflow, trajectory and number: `000001/0.0`. Another attempt at an episode has a workflow of its own."""
     instance: str
     """Where the first call ran."""
     lost_at: float
@@ -38,27 +39,27 @@ class Again:
 
 def sampled_again(home: Path) -> tuple[int, list[Again]]:
     """All tokens the hosts received, and those among them that were sampled before."""
-    calls: dict[tuple[str, int], dict[int, Call]] = defaultdict(dict)
+    calls: dict[str, dict[int, Call]] = defaultdict(dict)
     total = 0
-    for instance, at, group, index, fence, first, count in _lines(home):
+    for instance, at, turn, fence, first, count in _lines(home):
         total += count
-        call = calls[group, index].setdefault(fence, Call(instance, at, at, first, first))
+        call = calls[turn].setdefault(fence, Call(instance, at, at, first, first))
         call.ended, call.reached = at, max(call.reached, first + count)
     again = []
-    for (group, index), by_fence in calls.items():
+    for turn, by_fence in calls.items():
         ordered = [by_fence[fence] for fence in sorted(by_fence)]
         reached = 0
         for number, call in enumerate(ordered):
             if call.first < reached:
                 before = ordered[number - 1]
-                again.append(Again(f"{group}/{index}", before.instance, before.ended, call.began, reached - call.first))
+                again.append(Again(turn, before.instance, before.ended, call.began, reached - call.first))
             reached = max(reached, call.reached)
     return total, again
 
 
-def _lines(home: Path) -> Iterator[tuple[str, float, str, int, int, int, int]]:
+def _lines(home: Path) -> Iterator[tuple[str, float, str, int, int, int]]:
     for file in sorted((folder(home) / "sampled").glob("*")):
         instance = file.name.rpartition("-")[0]
         for line in file.read_text().splitlines():
-            at, group, index, fence, first, count = line.split()
-            yield instance, float(at), group, int(index), int(fence), int(first), int(count)
+            at, turn, fence, first, count = line.split()
+            yield instance, float(at), turn, int(fence), int(first), int(count)

@@ -26,13 +26,16 @@ S = TrajectoryState
 INSTANCES = [InstanceId(f"rollout-{number}") for number in range(3)]
 FATAL = TurnFailure(type="StaleAttempt", message="refused", retryable=False)
 PASSING = TurnFailure(type="EngineUnavailable", message="the engine died", retryable=True)
+DEFECT = TurnFailure(type="ZeroDivisionError", message="of the engine", retryable=True, defect=True)
 ANSWERS = {
     "complete": {"end": SegmentEnd.STOP, "tokens": 9, "new_tokens": 9},
     "interrupted": {"end": SegmentEnd.INTERRUPTED, "tokens": 5, "new_tokens": 5},
     "running": {"tokens": 3},
     "failed": {"failure": FATAL},
     "lost": {"failure": PASSING},
+    "defect": {"failure": DEFECT},
 }
+PAUSING = ("lost", "defect")
 
 
 class TurnsMachine(RuleBasedStateMachine):
@@ -99,7 +102,7 @@ class TurnsMachine(RuleBasedStateMachine):
         running = tuple(index for index, kind in said if kind == "running")
         assert (rest.indices if rest else ()) == running, "what still runs is asked for again, and nothing else"
         self.shares += [rest] if rest else []
-        self.pause(share, tuple(i for i, kind in said if kind == "lost"))
+        self.pause(share, tuple(i for i, kind in said if kind in PAUSING and self.all[i].alive))
 
     @precondition(lambda self: not self.ended and self.shares)
     @rule(data=st.data())

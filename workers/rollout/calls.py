@@ -243,6 +243,7 @@ def _failure(error: BaseException) -> TurnFailure:
         type=type(error).__name__,
         message=described(error),
         retryable=not isinstance(error, PsrlError) or error.retryable,
+        defect=not isinstance(error, PsrlError),
     )
 
 

@@ -57,6 +57,8 @@ class Trajectory:
         """It played the turn before, and has the KV cache."""
         self.environment = ""
         """Task queue of the process that keeps its environment; empty while none does."""
+        self.defects = 0
+        """How often the turn failed of one in a row, without a token in between."""
         self._earlier_tokens = 0
         self.reward: float | None = None
         self._machine = Machine(f"trajectory {self.name}", LEGAL, TrajectoryState.ROUTING)
@@ -94,6 +96,8 @@ class Trajectory:
         self.tokens = max(self.tokens, self._earlier_tokens + result.tokens)
         self.end = result.end if result.complete else None
         self.segments += 1 if result.new_tokens else 0
+        if result.failure is None or result.new_tokens:
+            self.defects = 0
         self.versions.extend(version for version in result.versions if version not in self.versions)
 
     def line(self) -> str:

@@ -3,7 +3,8 @@
 
 Promises: a turn is in one share at a time; one that has not begun, was interrupted, or whose host died, is routed as
 long as finished ones are missing, and otherwise rests with its stored tokens; an error of one turn is none of its
-siblings'; what an instance says of a trajectory that was given up meanwhile changes nothing.
+siblings'; one that comes again and again, wherever the turn is played, fails the turn; what an instance says of a
+trajectory that was given up meanwhile changes nothing.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from ...schemas.messages.rollout import Placement, TurnFailure, TurnResult
 from .trajectory import Trajectory, TrajectoryState, missing
 
 _S = TrajectoryState
+MAX_DEFECTS = 10
+"""An engine that is alive and fails a turn so often will fail it for ever: an answer is better than an hour's wait."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,8 @@ class Turns:
         return trajectory.state is not _S.GENERATING
 
     def _failed(self, trajectory: Trajectory, failure: TurnFailure) -> None:
-        if failure.retryable:
+        trajectory.defects += failure.defect
+        if failure.retryable and trajectory.defects < MAX_DEFECTS:
             trajectory.to(_S.INTERRUPTED)
             self._pausing.add(trajectory.index)
         else:
