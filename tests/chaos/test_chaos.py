@@ -40,7 +40,7 @@ async def test_a_run_survives_the_loss_of_each_part_and_of_everything(site: Site
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_conversations_of_agents_survive_the_loss_of_each_part_that_plays_them(site: Site) -> None:
     points = tuple(point.name for point in POINTS if point.conversing)
     kinds = (GATEWAY, ORCHESTRATOR, CPU, ROLLOUT)

@@ -2,11 +2,10 @@
 episodes, also when agents fail, hang, or lose their worker."""
 
 import asyncio
-import importlib.util
 import itertools
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,19 +20,24 @@ from psrl.activities.data.dataset import DatasetCache
 from psrl.activities.data.draw import Draw
 from psrl.activities.sessions.sessions import find_session
 from psrl.activities.sessions.view import BranchView, branches_of
-from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, SessionId, group_workflow
+from psrl.activities.store.activities import StoreActivities
+from psrl.activities.store.connections import sync_store
+from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, RunId, SessionId, group_workflow
 from psrl.schemas.messages.data import DrawRequest
 from psrl.schemas.messages.run import GroupOutcome, GroupReport, RolloutSettings, StartGroup
+from psrl.schemas.messages.training import BatchRequest, UpdateStats
 from psrl.schemas.stack import Stack
 from psrl.schemas.status import SessionStatus
 from psrl.schemas.tables import Group, Session, Trajectory
 from psrl.workers.cpu import agent_worker, cpu_worker
+from psrl.workers.trainer.stages import Stages
 from psrl.workflows.rollout.group import RolloutGroup
 from tests.support.agents import HANGING, until_gone, until_hanging
 from tests.support.child import spawn, stop
 from tests.support.gateway_site import GatewaySite, gateway_site, spoken
 from tests.support.runs import sums
 from tests.support.tiny_model import make_tiny_model
+from tests.support.trainer_lab import Lab
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -59,6 +63,13 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv(HANGING, str(folder))
     return folder
+
+
+@pytest.fixture
+def lab(tmp_path: Path, postgres_url: str, model: Path) -> Iterator[Lab]:
+    engine = sync_store(postgres_url)
+    yield Lab(tmp_path, engine, model)
+    engine.dispose()
 
 
 class Ground:
@@ -246,13 +257,13 @@ async def test_an_episode_whose_worker_dies_is_played_anew_and_the_old_agent_rea
     assert sessions[FIRST] == (FIRST, "closed", "the attempt was given up")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("minisweagent") is None, reason="the extra `agents` is not installed")
-async def test_mini_swe_agent_repairs_a_repository_and_what_it_was_answered_is_its_episodes(
-    temporal_client: Client, stack: Stack, store: AsyncEngine, model: Path
+async def test_mini_swe_agent_repairs_a_repository_and_what_it_was_answered_is_trained_on(
+    temporal_client: Client, stack: Stack, store: AsyncEngine, model: Path, lab: Lab
 ) -> None:
     block = "```mswea_bash_command\n{}\n```"
     repairs = block.format("sed -i 's/text.count(.*)/len(text.split())/' wordcount.py")
-    answers = [repairs, block.format("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")]
+    submits = block.format("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
+    answers = [repairs, submits, submits]  # one episode repairs it, the other says at once that it has
     options: Any = {"answers": answers, "rows": [next(tasks())] * 4, "max_concurrent_agents": 1}
     agent = "examples.mini_swe_agent.solve:solve"
     async with ground(temporal_client, stack, store, model, agent, **options) as played:
@@ -260,10 +271,26 @@ async def test_mini_swe_agent_repairs_a_repository_and_what_it_was_answered_is_i
         rows, given = await played.rows(), list(played.site.engine.requests)
         episodes = [await played.branches(SessionId(f"000000-t0{number}")) for number in range(2)]
     assert (report.outcome, report.reason) == (GroupOutcome.COMPLETE, "")
-    said = {"ended": "Submitted", "steps": 2}
-    assert [(outcome["reward"], outcome["info"]) for _, _, outcome in rows] == [(1.0, said)] * 2
+    said = sorted((outcome["reward"], outcome["info"]["ended"], outcome["info"]["steps"]) for _, _, outcome in rows)
+    assert said == [(0.0, "Submitted", 1), (1.0, "Submitted", 2)]
     turns = [
         (branch.token_ids[: turn.prompt_tokens], turn.token_ids) for (branch,) in episodes for turn in branch.turns
     ]
     asked = zip(given, itertools.cycle(answers), strict=False)
     assert sorted(turns) == sorted((list(request.prompt_ids), spoken(text)) for request, text in asked)
+    batch = BatchRequest(run_id=played.site.run_id, buffer=0, taken=(GROUP,))
+    info = await StoreActivities(store).make_batch(batch)
+    assert (info.trajectories, info.tokens) == (2, sum(len(ids) for _, ids in turns))
+    update = await asyncio.to_thread(_trained, lab.life(), batch.run_id)
+    assert update.grad_norm > 0
+    assert lab.manifest(0, batch.run_id).shards != lab.manifest(1, batch.run_id).shards
+
+
+def _trained(stages: Stages, run_id: RunId) -> UpdateStats:
+    """One step on buffer 0."""
+    stages.open(run_id)
+    stages.log_probs(run_id, 0)
+    stages.advantages(run_id, 0)
+    update = stages.update(run_id, 0)
+    stages.publish(run_id, 0)
+    return update
