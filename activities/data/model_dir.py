@@ -27,6 +27,7 @@ def check_model(config: RunConfig) -> None:
     model = described_model(config.model)
     described = model.config
     _refuse_encoder(folder, values, described)
+    _refuse_multimodal(folder, type(model).__name__, described)
     _check_generation(folder)
     tokenizer = load_tokenizer(config.model.path, config.model.trust_remote_code)
     _check_context(config, described)
@@ -75,6 +76,21 @@ def _refuse_encoder(folder: Path, values: dict[str, Any], described: Any) -> Non
     else:
         return
     raise ModelError(f"model.path={folder} is {why}; allowed: a causal language model")
+
+
+def _refuse_multimodal(folder: Path, kind: str, described: Any) -> None:
+    """The library calls these causal LMs, too: all of the model, with what sees images or hears."""
+    with loading:
+        from transformers.models.auto import modeling_auto as auto
+
+    if kind not in auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.values():
+        return
+    text = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(described.get_text_config().model_type)
+    advice = f", such as its text model alone, saved as {text}" if text not in (None, kind) else ""
+    raise ModelError(
+        f"model.path={folder} is a multimodal model (model_type {described.model_type}, {kind}); allowed: a model of "
+        f"text{advice}"
+    )
 
 
 def _check_generation(folder: Path) -> None:

@@ -4,16 +4,19 @@ saved. The rows of the page are what was seen."""
 import json
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import psycopg
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from psrl.activities.data.engine_support import require_engine_support
 from psrl.activities.data.model_dir import check_model
 from psrl.schemas.config import parse_config
+from psrl.schemas.errors import ModelError
 from psrl.schemas.stack import load_stack
 from tests.compatibility.contexts import YARN
 from tests.compatibility.matrix import YES, Record
@@ -110,6 +113,14 @@ def test_a_family_for_which_the_engine_lacks_a_kernel_ends_at_once_saying_so(
         cells["two steps"] = "no"
     finally:
         record("models", family, cells, lacking.remark)
+
+
+@pytest.mark.skipif(find_spec("torchvision") is not None, reason="nothing is missing here")
+def test_a_family_whose_code_the_engine_cannot_load_here_is_refused_at_admission() -> None:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen3_5_text"))
+    with pytest.raises(ModelError, match=r"vLLM cannot load its code .*; install torchvision where the engines run"):
+        require_engine_support("m", model)
 
 
 def test_an_engine_that_dies_in_its_first_forward_pass_ends_the_run_at_once_saying_why(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BartConfig, BertConfig, PreTrainedConfig
+from transformers import BartConfig, BertConfig, Gemma3Config, PreTrainedConfig
 
 from psrl.activities.data.model_dir import check_model
 from psrl.schemas.config import parse_config
@@ -190,6 +190,24 @@ def test_what_the_library_makes_a_causal_model_of_and_is_none_is_refused(
     model = copy(tiny_model_dir, tmp_path / "model", without="config.json")
     config.save_pretrained(model)
     with pytest.raises(ModelError, match=f"{reason}; allowed: a causal language model"):
+        check(model)
+
+
+SEEING = {
+    "text_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32},
+    "vision_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32},
+}
+
+
+def test_a_multimodal_model_that_the_library_calls_a_causal_one_is_refused_naming_its_text_model(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    model = copy(tiny_model_dir, tmp_path / "model", without="config.json")
+    Gemma3Config(**SEEING).save_pretrained(model)
+    reason = (
+        r"is a multimodal model \(model_type gemma3, Gemma3ForConditionalGeneration\); allowed: .* Gemma3ForCausalLM$"
+    )
+    with pytest.raises(ModelError, match=reason):
         check(model)
 
 
