@@ -23,7 +23,7 @@ from psrl.schemas.messages.run import (
     StartRun,
     StopRun,
 )
-from psrl.schemas.messages.training import StepRequest
+from psrl.schemas.messages.training import OpenTrainerRequest, PublishResult, StepRequest
 from psrl.workflows.run.training_run import TrainingRun
 from tests.support.scripted_parts import ScriptedParts, minimal_config
 
@@ -96,6 +96,20 @@ async def test_a_role_that_never_registers_fails_the_run_within_the_start_limit_
     assert named in status.reason
     if "rollout" in named:
         assert {"rollout-0", "rollout-1"} <= set(re.findall(r"rollout-\d", status.reason))
+
+
+class BrokenTrainer(ScriptedParts):
+    @activity.defn(name="open_trainer")
+    async def open_trainer(self, request: OpenTrainerRequest) -> PublishResult:
+        raise ApplicationError("CUDA out of memory", type="OutOfMemoryError")
+
+
+async def test_a_trainer_that_fails_on_every_try_is_told_of_with_its_last_error(client: Client, run_id: str) -> None:
+    async with BrokenTrainer().workers(client):
+        run = await begin(client, run_id, minimal_config(deployment={"start_timeout_s": 3}))
+        status = await until(run, lambda status: status.phase is RunPhase.FAILED)
+    assert "the trainer did not come up within 3 s (psrl.deployment.start_timeout_s)" in status.reason
+    assert "the last try failed: CUDA out of memory; its log is trainer.log" in status.reason
 
 
 async def test_a_trajectory_that_hangs_and_a_report_that_is_junk_cost_nobody_anything(

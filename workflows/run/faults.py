@@ -66,6 +66,14 @@ def _why_barren(state: RunState, barren: int) -> str:
     )
 
 
+def last_failure(error: BaseException) -> str:
+    """What an activity itself said last before its time was up; empty when it said nothing."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, ApplicationError):
+        found = found.__cause__
+    return found.message if found is not None else ""
+
+
 def explain(error: BaseException) -> str:
     """The innermost cause that says something: what a person needs first."""
     while isinstance(error, ActivityError | ChildWorkflowError) and error.cause is not None:

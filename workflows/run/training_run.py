@@ -159,7 +159,7 @@ class TrainingRun:
         self._enter(RunPhase.STARTING)
         await self._record(RunPhase.STARTING)
         with self._waits.during("the trainer to load the model", "the trainer", limit, "the run fails"):
-            await open_trainer(self._run_id, config, self._hold, lambda: self._control.held is not None)
+            await open_trainer(self._run_id, config, self._hold)
         await self._instances.start()
         what = f"the first rollout instance to serve version {state.version}"
         async with self._beside.working(self._sweep):
