@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2s
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -131,12 +132,12 @@ def _import_current(name: str) -> ModuleType:
 def _run_file(file: Path) -> ModuleType:
     """As Python runs a script: what lies beside it can be imported. Its folder comes last, so that a file named like a
     module of Python's takes nobody's place."""
-    name = f"{file.stem}_{blake2s(bytes(file), digest_size=6).hexdigest()}"
     changed = file.stat().st_mtime_ns
-    if name in sys.modules and _imported.get(name) == changed:
-        return sys.modules[name]
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
+    name = _name_of(file)
+    if name in sys.modules and _imported.get(name) == changed:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is no Python file")
@@ -149,3 +150,14 @@ def _run_file(file: Path) -> ModuleType:
         raise
     _imported[name] = changed
     return module
+
+
+def _name_of(file: Path) -> str:
+    """Its own, by which a process that the user's code spawns imports it: a worker of a pool that cannot would leave
+    its caller waiting. Another where that is a module's of somebody else."""
+    found = None if file.stem in sys.stdlib_module_names else PathFinder.find_spec(file.stem)
+    held = sys.modules.get(file.stem)
+    ours = found is not None and found.origin is not None and Path(found.origin).resolve() == file
+    if ours and (held is None or Path(getattr(held, "__file__", None) or "").resolve() == file):
+        return file.stem
+    return f"{file.stem}_{blake2s(bytes(file), digest_size=6).hexdigest()}"

@@ -70,6 +70,27 @@ async def test_a_call_past_its_limit_is_killed_even_while_it_holds_the_interpret
     assert run.calls.abandoned == 0
 
 
+SPAWNS = """
+import multiprocessing
+
+def length(text):
+    return len(text)
+
+def score(sample):
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.map(length, [sample.response_text])[0]
+"""
+
+
+async def test_a_function_of_a_file_may_call_others_of_it_in_processes_that_it_spawns(
+    opened: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "judge_that_spawns.py"
+    file.write_text(SPAWNS)
+    (found,) = await opened("", function=f"{file}:score").score("abc")
+    assert (found.reward, found.error) == (3.0, "")
+
+
 @pytest.mark.parametrize("name", ["starts_a_child", "starts_a_session"])
 async def test_what_a_killed_call_has_started_ends_with_it(opened: Any, tmp_path: Path, name: str) -> None:
     told = tmp_path / "pid"

@@ -70,6 +70,24 @@ def test_a_file_finds_what_lies_beside_it_and_hides_nothing_of_pythons(
     assert function(None) == (5, False, type(lambda: None))
 
 
+def test_a_file_has_the_name_by_which_other_processes_import_it_unless_another_module_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    named = {}
+    for place in ("first/the_only_judge.py", "first/two_judges.py", "second/two_judges.py", "first/token.py"):
+        file = tmp_path / place
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"def f(sample): return {place!r}")
+        function = load(f"{file}:f")
+        assert callable(function)
+        assert function(None) == place
+        named[place] = function.__module__
+    assert named["first/the_only_judge.py"] == "the_only_judge"
+    assert named["first/two_judges.py"] == "two_judges" != named["second/two_judges.py"]
+    assert named["first/token.py"] != "token"
+
+
 def test_a_module_that_fails_on_import_is_told_in_one_line_by_the_users_own_lines(tmp_path: Path) -> None:
     (tmp_path / "broken_below.py").write_text("import json\n\njson.loads('{')")
     (tmp_path / "judge.py").write_text("\nimport broken_below")
