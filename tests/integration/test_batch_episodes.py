@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, insert, select, update
+from sqlalchemy import Engine, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.exceptions import ApplicationError
 
@@ -27,7 +28,7 @@ from psrl.schemas.messages.data import RestoreRequest
 from psrl.schemas.messages.episodes import EpisodeOutcome, TerminateReason
 from psrl.schemas.messages.rewards import Score, ScoreOutcome, ScoreRequest
 from psrl.schemas.messages.training import BatchInfo, BatchRequest
-from psrl.schemas.tables import BatchMember, Group
+from psrl.schemas.tables import BatchMember, Group, Turn
 from psrl.workers.trainer.batches import read_batch
 from tests.support.episodes import Branch, Said, add_episode, logprob_of, said
 from tests.support.runs import RUN, admit, config_values, draw, ids_of, sums, write_jsonl
@@ -172,6 +173,21 @@ async def test_an_episode_is_truncated_where_there_was_no_room_left_at_its_end(
     branches = (Branch(0, [said("q", "a", "length"), said("r", "b")]), Branch(3, [said("s", "c", end)]))
     await add_episode(run, G0, *branches, outcome=outcome)
     await add_episode(run, G0, Branch(1, [said("", "ab")]))
+    await score(run, G0, {0: 1.0, 1: 0.0})
+    await make(run, 0, G0)
+    assert [s.truncated for s in read_batch(reading, RUN, EPISODES, 0).sequences] == [truncated, False, truncated]
+
+
+@pytest.mark.parametrize(("mine", "its", "truncated"), [("length", "stop", True), ("stop", "length", False)])
+async def test_the_last_answer_of_an_episode_may_stand_on_an_earlier_branch(
+    run: AsyncEngine, reading: Engine, mine: str, its: str, truncated: bool
+) -> None:
+    """As of an agent that asks another one on a branch of its own, and then goes on."""
+    await add_episode(run, G0, Branch(0, [said("q", "a"), said("r", "b", mine)]), Branch(3, [said("s", "c", its)]))
+    await add_episode(run, G0, Branch(1, [said("", "ab")]))
+    async with run.begin() as connection:
+        late = update(Turn).where(Turn.index == 0, Turn.turn == 1).values(finished_at=func.now() + timedelta(hours=1))
+        await connection.execute(late)
     await score(run, G0, {0: 1.0, 1: 0.0})
     await make(run, 0, G0)
     assert [s.truncated for s in read_batch(reading, RUN, EPISODES, 0).sequences] == [truncated, False, truncated]

@@ -49,6 +49,8 @@ class ReadGroup:
     rewards: dict[int, float | None]
     outcomes: dict[int, EpisodeOutcome]
     """By first branch."""
+    last: dict[int, int]
+    """By episode, the branch on which it was answered last."""
     episodes: int
     """Branch k of episode e has index e + k * episodes."""
 
@@ -60,12 +62,12 @@ class ReadGroup:
                     yield segment, stretch.index == index
 
     def truncated(self, episode: int) -> bool:
-        """No room was left for another token, or the last answer was cut by its length."""
+        """No room was left for another token, or the last answer, on whichever branch, was cut by its length."""
         outcome = self.outcomes.get(episode)
         if outcome is not None and outcome.ended is TerminateReason.MAX_RESPONSE_LENGTH_EXCEEDED:
             return True
-        last = max((index for index in self.segments if index % self.episodes == episode), default=None)
-        return last is not None and self.segments[last][-1].end == SegmentEnd.LENGTH
+        said = self.segments.get(self.last[episode]) if episode in self.last else None
+        return bool(said) and said[-1].end == SegmentEnd.LENGTH
 
 
 def read_batch(store: Engine, run_id: RunId, episodes: int, buffer: int) -> TrainBatch:
@@ -97,10 +99,19 @@ def _read_groups(connection: Connection, run_id: RunId, groups: list[str], episo
     for row in trajectories:
         rows[row.group_id].append(row)
     prompts = connection.execute(select(Group.group_id, Group.prompt_ids).where(_of(Group, run_id, groups))).all()
-    unfinished = connection.execute(
-        select(Turn.group_id, Turn.index, Turn.turn).where(_of(Turn, run_id, groups), Turn.end.is_(None))
+    turns = connection.execute(
+        select(Turn.group_id, Turn.index, Turn.turn, Turn.finished_at)
+        .where(_of(Turn, run_id, groups))
+        # Of turns that ended at the same moment, the branch that began last.
+        .order_by(Turn.finished_at, Turn.index)
     )
-    left_out = {tuple(row) for row in unfinished}
+    left_out: set[tuple[str, int, int]] = set()
+    last: dict[str, dict[int, int]] = {group: {} for group in groups}
+    for group, index, turn, finished_at in turns:
+        if finished_at is None:
+            left_out.add((group, index, turn))
+        else:
+            last[group][index % episodes] = index
     segments = connection.execute(
         select(Segment.group_id, Segment.index, Segment.turn, Segment.kind, Segment.token_ids, Segment.logprobs)
         .add_columns(Segment.version, Segment.end)
@@ -113,11 +124,17 @@ def _read_groups(connection: Connection, run_id: RunId, groups: list[str], episo
             values = None if logprobs is None else decode_logprobs(logprobs)
             segment = ReadSegment(turn, kind, decode_ids(ids), values, version, end)
             spoken[group].setdefault(index, []).append(segment)
-    return {group: _group(decode_ids(prompt), spoken[group], rows[group], episodes) for group, prompt in prompts}
+    return {
+        group: _group(decode_ids(prompt), spoken[group], rows[group], last[group], episodes) for group, prompt in prompts
+    }
 
 
 def _group(
-    prompt: list[int], spoken: dict[int, list[ReadSegment]], rows: Sequence[Row[Any]], episodes: int
+    prompt: list[int],
+    spoken: dict[int, list[ReadSegment]],
+    rows: Sequence[Row[Any]],
+    last: dict[int, int],
+    episodes: int,
 ) -> ReadGroup:
     return ReadGroup(
         prompt=prompt,
@@ -125,6 +142,7 @@ def _group(
         forks={row.branch: fork_of(row.forked_index, row.forked_turn) for row in rows},
         rewards={row.branch: row.reward for row in rows},
         outcomes={row.branch: EpisodeOutcome.model_validate(row.outcome) for row in rows if row.outcome is not None},
+        last=last,
         episodes=episodes,
     )
 
