@@ -1,9 +1,10 @@
 """How episodes are played, and how conversations of agents become training data."""
 
+import re
 from enum import StrEnum
 from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from .base import Section
 from .sandbox import SandboxLimits
@@ -51,15 +52,44 @@ class TruncateSide(StrEnum):
     """Half of each: what is in the middle is left out."""
 
 
+SECRET_NAME = re.compile(
+    r"(?:^|_)(?:(?:API)?KEY|TOKEN|PAT|SECRETS?|PASS(?:WORD|WD)?|CREDENTIALS?)(?:_|$)", re.IGNORECASE
+)
+SECRET_VALUE = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+"""A URL with a password."""
+
+
 class McpServer(Section):
     """A program that offers tools over its standard streams."""
 
     command: str
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
-    """Variables of its environment, beside the few that every program needs."""
+    """Variables of its environment, beside the few that every program needs. A configuration is stored and shown, so
+    names that look like those of secrets are refused here."""
+    env_from: tuple[str, ...] = ()
+    """Names of variables that it gets with the values that the cpu workers have, which are stored nowhere: keys and
+    passwords."""
     repeatable: bool = True
     """Whether calls of its tools may be made again when the process that keeps the environment is lost."""
+
+    @field_validator("env")
+    @classmethod
+    def _holds_no_secret(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, content in value.items():
+            if SECRET_NAME.search(name) or SECRET_VALUE.search(content):  # the value is not shown
+                raise ValueError(
+                    f"{name} looks like a secret, and a configuration is stored and shown; allowed: "
+                    f"env_from: [{name}], with its value where `psrl up` is called"
+                )
+        return value
+
+    @field_validator("env_from")
+    @classmethod
+    def _are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(re.fullmatch(r"[A-Za-z_]\w*", name) for name in value):
+            raise ValueError("one of them is no name; allowed: names of environment variables, not their values")
+        return value
 
 
 class AgenticSection(Section):

@@ -1,5 +1,7 @@
 """An MCP server for tests: `python -m tests.support.mcp_server`."""
 
+import os
+
 from mcp.server import MCPServer
 
 server = MCPServer("tests")
@@ -12,6 +14,12 @@ def count_up(by: int) -> int:
     global count  # noqa: PLW0603  (the state that each environment has for itself)
     count += by
     return count
+
+
+@server.tool()
+def variable(name: str) -> str:
+    """Of its environment."""
+    return os.environ.get(name, "")
 
 
 @server.tool()

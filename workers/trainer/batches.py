@@ -125,7 +125,8 @@ def _read_groups(connection: Connection, run_id: RunId, groups: list[str], episo
             segment = ReadSegment(turn, kind, decode_ids(ids), values, version, end)
             spoken[group].setdefault(index, []).append(segment)
     return {
-        group: _group(decode_ids(prompt), spoken[group], rows[group], last[group], episodes) for group, prompt in prompts
+        group: _group(decode_ids(prompt), spoken[group], rows[group], last[group], episodes)
+        for group, prompt in prompts
     }
 
 

@@ -5,6 +5,7 @@ that does not start, or goes away, is an error that says which. Needs the extra 
 """
 
 import asyncio
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,15 +57,27 @@ class Server:
         from mcp import Client, StdioServerParameters
 
         program = self._program
-        start = StdioServerParameters(command=program.command, args=list(program.args), env=program.env or None)
         try:
+            start = StdioServerParameters(command=program.command, args=list(program.args), env=self._variables())
             async with Client(start) as client:
                 listed = (await client.list_tools()).tools
                 ready.set_result([McpTool(client, one, program.repeatable) for one in listed])
                 await self._stop.wait()
+        except EnvironmentLoadError as refusal:
+            ready.set_exception(refusal)
         except Exception as error:  # noqa: BLE001  (the library raises anything on a program that fails)
             if not ready.done():
                 ready.set_exception(EnvironmentLoadError(f"{KEY}.{self._name} ({program.command}): {named(error)}"))
+
+    def _variables(self) -> dict[str, str]:
+        """Raises `EnvironmentLoadError` for one that this process does not have."""
+        program = self._program
+        if missing := [name for name in program.env_from if name not in os.environ]:
+            raise EnvironmentLoadError(
+                f"{KEY}.{self._name}.env_from names {', '.join(missing)}, but the cpu workers have no such variable; "
+                "allowed: those that are set where `psrl up` is called"
+            )
+        return {**program.env, **{name: os.environ[name] for name in program.env_from}}
 
 
 class McpServers:

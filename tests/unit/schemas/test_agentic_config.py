@@ -51,3 +51,34 @@ def test_only_a_run_whose_agents_or_environments_give_a_reward_may_do_without_a_
     for agentic in (SESSION, {"agent_loop": "multi_turn", "environment": "mine:World"}):
         assert configured(agentic, **none).reward.parts == ()
         assert configured(agentic, **none).scoring_timeout_s > 0
+
+
+TOOLS = {"agent_loop": "multi_turn", "environment": "tools", "tool_parser": "hermes"}
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"GITHUB_TOKEN": "of-mine"},
+        {"github_api_key": "of-mine"},
+        {"DB_PASSWORD": "of-mine"},
+        {"DATABASE": "postgresql://me:of-mine@host/db"},
+    ],
+)
+def test_a_secret_in_a_configuration_is_refused_without_being_shown(env: dict[str, str]) -> None:
+    (name,) = env
+    told = rf"mcp_servers\.one\.env: {name} looks like a secret, .*; allowed: env_from: \[{name}\]"
+    with pytest.raises(ConfigError, match=told) as refusal:
+        configured({**TOOLS, "mcp_servers": {"one": {"command": "server", "env": env}}})
+    assert "of-mine" not in str(refusal.value)
+
+
+def test_variables_that_are_no_secrets_are_allowed() -> None:
+    env = {"TOKENIZERS_PARALLELISM": "false", "KEYBOARD": "us", "URL": "http://host:80/me@home"}
+    configured({**TOOLS, "mcp_servers": {"one": {"command": "server", "env": env, "env_from": ["HF_TOKEN"]}}})
+
+
+def test_a_value_in_the_place_of_a_name_is_refused_without_being_shown() -> None:
+    with pytest.raises(ConfigError, match="allowed: names of environment variables, not their values") as refusal:
+        configured({**TOOLS, "mcp_servers": {"one": {"command": "server", "env_from": ["ghp-1234"]}}})
+    assert "1234" not in str(refusal.value)

@@ -171,13 +171,35 @@ async def test_tools_of_an_mcp_server_are_called_in_a_process_of_the_environment
     first, second = [await opened("add", mcp_servers={"tests": SERVER}) for _ in range(2)]
     try:
         names = [schema["function"]["name"] for schema in await first.tools()]
-        assert names == ["add", "count_up", "refuse"]
+        assert names == ["add", "count_up", "variable", "refuse"]
         assert [await said(first, "count_up", {"by": 2}) for _ in range(2)] == ["2", "4"]
         assert await said(second, "count_up", {"by": 1}) == "1"
         assert (await said(first, "refuse", {})).startswith("error: RuntimeError")
     finally:
         await first.close()
         await second.close()
+
+
+async def test_an_mcp_server_gets_variables_of_its_worker_by_name_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("THE_TOKEN", "secret")
+    monkeypatch.setenv("ANOTHER_TOKEN", "kept")
+    program = SERVER.model_copy(update={"env": {"LEVEL": "debug"}, "env_from": ("THE_TOKEN",)})
+    environment = await opened("add", mcp_servers={"tests": program})
+    try:
+        await environment.tools()
+        found = [await said(environment, "variable", {"name": f"{name}"}) for name in ("THE_TOKEN", "LEVEL")]
+        assert found == ["secret", "debug"]
+        assert not await said(environment, "variable", {"name": "ANOTHER_TOKEN"})
+    finally:
+        await environment.close()
+
+
+async def test_a_variable_that_the_worker_does_not_have_is_named() -> None:
+    program = SERVER.model_copy(update={"env_from": ("NOT_SET_ANYWHERE",)})
+    with pytest.raises(EnvironmentLoadError, match=r"mcp_servers\.tests\.env_from names NOT_SET_ANYWHERE, but the cpu"):
+        await opened(mcp_servers={"tests": program})
 
 
 async def test_an_mcp_server_that_does_not_start_is_refused_by_its_name() -> None:
