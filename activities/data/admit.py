@@ -16,12 +16,18 @@ from ...schemas.messages.run import RunPhase
 from ...schemas.tables import Run
 from ..agents.admit import check_agents
 from ..boundary import boundary
-from ..environments.load import check_environment, environment_notes
+from ..environments.load import Tools, check_environment, environment_notes
 from ..filters.registry import check_filter
 from ..heartbeat import heartbeating
 from ..rewards.load import Loaded, check_rewards, check_rows
 from .dataset import Dataset, DatasetCache
 from .model_dir import check_model
+
+
+class Parts(NamedTuple):
+    rewards: tuple[Loaded, ...]
+    tools: Tools
+    """What the policy may call; asked for once, since that may start the programs that offer them."""
 
 
 class Checked(NamedTuple):
@@ -71,21 +77,20 @@ class Admit:
 
     def _check(self, request: AdmitRequest) -> Checked:
         config = parse_config(request.config)
-        rewards = check_parts(config, self._instances, self._gateway)
-        dataset = self._datasets.load(config)
+        rewards, tools = check_parts(config, self._instances, self._gateway)
+        dataset = self._datasets.load(config, tools)
         check_reward_rows(rewards, dataset)
         return Checked(config, dataset, total_steps(config, len(dataset.train)), rewards, environment_notes(config))
 
 
-def check_parts(config: RunConfig, instances: int | None, gateway: str | None = None) -> tuple[Loaded, ...]:
+def check_parts(config: RunConfig, instances: int | None, gateway: str | None = None) -> Parts:
     """All that can be known before the data are read. Raises a `UserError`."""
     check_instances(config, instances)
     check_model(config)
     rewards = check_rewards(config.reward)
     check_filter(config)
     check_agents(config, gateway)
-    check_environment(config)
-    return rewards
+    return Parts(rewards, check_environment(config))
 
 
 def check_instances(config: RunConfig, available: int | None) -> None:

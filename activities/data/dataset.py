@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -13,7 +13,7 @@ from ...schemas.config import RunConfig
 from ...schemas.config.data import TEMPLATE_SUFFIX
 from ...schemas.errors import DataError
 from ...schemas.text import shown
-from ..environments.load import tool_schemas
+from ..environments.load import Tools, tool_schemas
 from ..store.codec import encode_ids
 from .files import data_files
 from .notes import Notes
@@ -26,7 +26,6 @@ TOKENIZE_BATCH = 512
 """Rows tokenised in one call: fast tokenizers work in parallel within a call."""
 KEPT_DATASETS = 4
 """Loaded data sets one process keeps."""
-Tools = Sequence[Mapping[str, Any]]
 """Schemas of what the policy may call: prompts are laid out with them."""
 
 
@@ -62,10 +61,10 @@ class DatasetCache:
         self._lock = Lock()
         self._kept: OrderedDict[str, Dataset] = OrderedDict()
 
-    def load(self, config: RunConfig) -> Dataset:
-        """The data set the files hold now."""
+    def load(self, config: RunConfig, tools: Tools | None = None) -> Dataset:
+        """The data set the files hold now. `tools`: as in `fingerprint`."""
         with self._lock:
-            tools = tool_schemas(config)
+            tools = tool_schemas(config) if tools is None else tools
             dataset = self._kept.get(fingerprint(config, tools)) or load_dataset(config, tools)
             self._keep(dataset)
             return dataset

@@ -116,15 +116,15 @@ class Restore:
 
     def _check(self, run: Row[Any], accept_changed_data: bool) -> Checked:
         config = parse_config(run.config)
-        rewards = check_parts(config, self._instances, self._gateway)
-        changed = fingerprint(config) != run.data_fingerprint
+        rewards, tools = check_parts(config, self._instances, self._gateway)
+        changed = fingerprint(config, tools) != run.data_fingerprint
         if changed and not accept_changed_data:
             raise DataError(
                 f"the data files of run {run.run_id!r} have changed since it was admitted (data.train_files, "
                 f"data.val_files or the tokenizer of model.path): its position in the data would mean other prompts. "
                 f"Restore them, or `psrl resume {run.run_id} --accept-changed-data`: a new epoch begins then"
             )
-        dataset = self._datasets.load(config)
+        dataset = self._datasets.load(config, tools)
         check_reward_rows(rewards, dataset)
         steps = total_steps(config, len(dataset.train)) if changed else run.total_steps
         return Checked(config, dataset, steps, rewards, environment_notes(config))

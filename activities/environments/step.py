@@ -28,7 +28,7 @@ from ..user_code.attempts import MAX_PAUSE_S, RETRY_PAUSE_S
 from ..user_code.kept import KEPT_RUNS
 from .environment import Action, Step
 from .keeper import Answered, HostGone, Keeper, Key, Past
-from .load import load_environment, tool_schemas
+from .load import loaded
 from .loop import TookTooLong
 from .reading import Played, Said, ended_by, outcome_of, read_turn, room_after, task_of
 from .stored import Episode, claim_step, read_episode, read_sampled, write_step
@@ -174,11 +174,10 @@ class Environments:
         return await self._played.get(workflow_run_id, lambda: self._load(config))
 
     async def _load(self, config: RunConfig) -> Played:
-        def load() -> Played:
-            make = load_environment(config.psrl.agentic_rl)
-            return Played(config, ChatModel.open(config), make, tool_schemas(config) or None)
-
-        return await self._in_thread(load)
+        # Not in the thread of texts, which is for all runs: code of the user's may block the one that it is in.
+        make, tools = await asyncio.to_thread(loaded, config.psrl.agentic_rl)
+        model = await self._in_thread(lambda: ChatModel.open(config))
+        return Played(config, model, make, tools or None)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._text, work)

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.exceptions import ApplicationError
 
+from psrl.activities.environments import load
 from psrl.activities.environments.step import Environments
 from psrl.activities.environments.stored import write_step
 from psrl.activities.store.codec import decode_ids
@@ -43,6 +44,7 @@ def vllm() -> None:
 def _fresh() -> None:
     scripted.events.clear()
     scripted.failures.clear()
+    scripted.made.clear()
     scripted.released.clear()
 
 
@@ -53,7 +55,12 @@ class Loop:
         self.engine, self._model, self._folder = engine, model, folder
         self.process = Environments(engine, "queue-1")
 
-    async def open(
+    async def open(self, environment: str, response_tokens: int = 20, **agentic: Any) -> None:
+        await self.admit(environment, response_tokens, **agentic)
+        scripted.events.clear()
+        await draw(self.engine, [0])
+
+    async def admit(
         self, environment: str, response_tokens: int = 20, data: dict[str, Any] | None = None, **agentic: Any
     ) -> None:
         train = write(self._folder / "train.jsonl", sums(2))
@@ -62,8 +69,6 @@ class Loop:
         lengths = {"max_response_length": response_tokens, **(data or {})}
         values = config_values(self._model, train, psrl={"agentic_rl": section}, data=lengths)
         await admit(self.engine, values)
-        scripted.events.clear()
-        await draw(self.engine, [0])
 
     async def says(self, text: str, turn: int = 0, index: int = 0) -> EnvironmentStep:
         """The policy, and then the environment."""
@@ -319,6 +324,37 @@ async def test_what_is_no_environment_is_refused_at_admission(loop: Loop, enviro
     with pytest.raises(ApplicationError, match=told) as raised:
         await loop.open(environment)
     assert raised.value.type == "EnvironmentLoadError"
+
+
+async def test_a_class_that_blocks_when_it_is_made_is_refused_at_admission_within_the_limit_of_a_step(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "ENDS_WITHIN_S", 0.1)
+    told = r"did not say which tools it has, within psrl\.agentic_rl\.step_timeout_s=0\.5$"
+    with pytest.raises(ApplicationError, match=told):
+        await loop.open("Made", environment_kwargs={"at_once": 0}, step_timeout_s=0.5)
+
+
+async def test_admission_makes_one_environment(loop: Loop) -> None:
+    await loop.admit("Made", environment_kwargs={"at_once": 9})
+    assert scripted.made == ["Made"]
+
+
+async def test_an_environment_of_one_run_that_blocks_when_it_is_made_costs_no_other_run_its_texts(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process loads a run's class when it first plays it."""
+    await loop.open("Made", environment_kwargs={"at_once": 2}, step_timeout_s=30)
+    assert len(scripted.made) == 2  # for the admission, and for who draws prompts
+    blocked = asyncio.create_task(loop.says("abc"))
+    while len(scripted.made) < 3:  # noqa: ASYNC110  (written in another thread)
+        await asyncio.sleep(0.01)
+    try:
+        async with asyncio.timeout(30):
+            assert await loop.process._in_thread(lambda: "free") == "free"
+    finally:
+        scripted.released.set()
+    assert (await blocked).ended is None
 
 
 async def test_arguments_that_the_class_does_not_take_are_refused(loop: Loop) -> None:

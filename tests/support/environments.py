@@ -101,6 +101,20 @@ class WithTools(Counting):
         return [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 
 
+made: list[str] = []
+"""How often `Made` was."""
+
+
+class Made(Counting):
+    """The constructor blocks while `released` is not set, but for as many as `made` had room for."""
+
+    def __init__(self, at_once: int) -> None:
+        super().__init__()
+        made.append("Made")
+        if len(made) > at_once:
+            released.wait()
+
+
 class NoStep(Environment):
     async def reset(self, task: Task) -> None: ...
 
