@@ -1,9 +1,14 @@
 """Turns in the store, as a generate call sees them: the context, what earlier calls stored, and the claim that keeps
-late results of abandoned attempts out (L6, L8)."""
+late results of abandoned attempts out (L6, L8).
+
+A claim is committed before anything is read: what an earlier attempt was storing meanwhile is there by then, and
+nothing of it can follow. So two statements do, however long the conversation.
+"""
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from ...schemas.errors import InvariantViolated, StaleAttempt
@@ -13,7 +18,8 @@ from ...schemas.status import SegmentKind
 from ...schemas.tables import Group, Run, Segment, Trajectory, Turn
 from ..loaded import LoadedOnce
 from ..store.codec import decode_ids
-from ..store.connections import one_statement_each
+from ..store.connections import answer_of, one_statement_each
+from ..store.literals import listed
 from .patience import patiently
 
 ATTEMPTS_PER_CALL = 1_000_000
@@ -25,11 +31,50 @@ def fence_number(call: int, attempt: int) -> int:
     return call * ATTEMPTS_PER_CALL + attempt
 
 
+CLAIM = """
+UPDATE trajectories SET fence = %(fence)s
+WHERE run_id = %(run)s AND group_id = %(group)s AND index = %(index)s AND fence <= %(fence)s
+RETURNING fence
+"""
+
+READ_TURN = f"""
+WITH RECURSIVE path (depth, index, turn) AS (
+    SELECT 0, %(index)s::integer, %(turn)s::integer
+    UNION ALL
+    SELECT path.depth + 1, t.forked_index, t.forked_turn + 1 FROM path JOIN trajectories t ON t.index = path.index
+    WHERE t.run_id = %(run)s AND t.group_id = %(group)s AND t.forked_index IS NOT NULL
+), parts AS (
+    SELECT path.depth, path.turn AS until, s.turn, s.seq, s.token_ids, s.version, s."end",
+           path.depth = 0 AND s.turn = path.turn AS now, s.kind = {listed(SegmentKind.SAMPLED)} AS sampled
+    FROM path JOIN segments s ON s.index = path.index AND s.turn < path.turn + (path.depth = 0)::integer
+    WHERE s.run_id = %(run)s AND s.group_id = %(group)s
+), before AS (
+    SELECT path.depth, path.index, path.turn AS until, (
+        SELECT count(*) FROM turns t
+        WHERE t.run_id = %(run)s AND t.group_id = %(group)s AND t.index = path.index AND t.turn < path.turn
+            AND t."end" IS NOT NULL
+    ) AS ended FROM path
+)
+SELECT (SELECT min(index) FROM before WHERE ended <> until) AS unended,
+       string_agg(token_ids, '' ORDER BY depth DESC, turn, seq) FILTER (WHERE NOT (now AND sampled)) AS context,
+       string_agg(token_ids, '' ORDER BY seq) FILTER (WHERE now AND sampled) AS token_ids,
+       count(*) FILTER (WHERE now) AS segments,
+       (array_agg(version ORDER BY seq DESC) FILTER (WHERE now AND sampled))[1] AS version,
+       (array_agg("end" ORDER BY seq DESC) FILTER (WHERE now AND sampled))[1] AS "end"
+FROM parts
+"""
+"""Of the branch and of those that it has left, in one row."""
+
+
 @dataclass(slots=True)
 class StoredTurn:
-    """Sampled tokens of the turn that are in the store."""
+    """What of the turn is in the store."""
 
+    context: list[int] = field(default_factory=list)
+    """Token ids between the group's prompt and what the turn samples: every earlier turn and what the environment gave
+    in this one; of a branch that left another, that one's before them."""
     token_ids: list[int] = field(default_factory=list)
+    """Sampled."""
     segments: int = 0
     """Of either kind: the number of the next one."""
     version: int | None = None
@@ -42,18 +87,8 @@ class TurnStore:
         self._store, self._reads = store, one_statement_each(store)
         self._prompts = LoadedOnce[tuple[RunId, GroupId], list[int]](KEPT_PROMPTS)
 
-    async def prompt(self, request: TurnRequest) -> list[int]:
-        """Token ids before what the turn samples: the prompt, for which the trajectories of a group share one query,
-        then every earlier turn and what the environment gave in this one; of a branch that left another, that one's
-        before them."""
-        ref, turn = request.trajectory, request.turn
-        prompt = await self._prompt_of_group(ref)
-        if not turn and not request.conversation:
-            return prompt
-        what = f"the question for the context of {_name(ref)} turn {turn}"
-        return [*prompt, *await patiently(lambda repeated: self._read_before(ref, turn), what)]
-
-    async def _prompt_of_group(self, ref: TrajectoryRef) -> list[int]:
+    async def prompt(self, ref: TrajectoryRef) -> list[int]:
+        """Token ids of the group's prompt. Its trajectories share one query."""
         what = f"the question for the prompt of {_name(ref)}"
         key = (ref.run_id, ref.group_id)
         return await self._prompts.get(key, lambda: patiently(lambda repeated: self._read_prompt(ref), what))
@@ -65,14 +100,23 @@ class TurnStore:
         )
 
     async def _claim(self, request: TurnRequest, fence: int) -> StoredTurn:
-        ref = request.trajectory
-        async with self._store.begin() as connection:
-            claimed = await connection.execute(
-                update(Trajectory).where(*_is(Trajectory, ref), Trajectory.fence <= fence).values(fence=fence)
+        if not await answer_of(self._store, CLAIM, {**_of(request), "fence": fence}):
+            raise await self.refusal(request, fence)
+        return await self._read(request)
+
+    async def _read(self, request: TurnRequest) -> StoredTurn:
+        (found,) = await answer_of(self._store, READ_TURN, _of(request))
+        if found.unended is not None:
+            raise InvariantViolated(
+                f"{_name(request.trajectory)}: turn {request.turn} is asked for before those before it have ended"
             )
-            if not claimed.rowcount:
-                raise await self._refusal(connection, ref, fence)
-            return await _read_turn(connection, ref, request.turn)
+        return StoredTurn(
+            context=decode_ids(found.context or b""),
+            token_ids=decode_ids(found.token_ids or b""),
+            segments=found.segments,
+            version=found.version,
+            end=None if found.end is None else SegmentEnd(found.end),
+        )
 
     async def begin_anew(self, request: TurnRequest, fence: int) -> StoredTurn:
         """Take back what is stored of an unfinished turn. Raises `StaleAttempt`."""
@@ -95,7 +139,7 @@ class TurnStore:
             sampled = (*_is(Segment, ref), Segment.turn == request.turn, Segment.kind == SegmentKind.SAMPLED)
             await connection.execute(delete(Segment).where(*sampled))
             await connection.execute(update(Turn).where(*of_turn).values(tokens=0))
-            return await _read_turn(connection, ref, request.turn)
+        return await self._read(request)
 
     async def refusal(self, request: TurnRequest, fence: int) -> StaleAttempt:
         """The error of an attempt whose rows the store refused; counted."""
@@ -120,41 +164,10 @@ class TurnStore:
             raise InvariantViolated(f"group {ref.group_id} of run {ref.run_id} is not in the store")
         return decode_ids(found)
 
-    async def _read_before(self, ref: TrajectoryRef, turn: int) -> list[int]:
-        async with self._reads.connect() as connection:
-            ids = await self._read_path(connection, ref, turn)
-            given = (Segment.turn == turn) & (Segment.kind == SegmentKind.ENVIRONMENT)
-            return [*ids, *await _read_ids(connection, ref, given)]
 
-    async def _read_path(self, connection: AsyncConnection, ref: TrajectoryRef, turn: int) -> list[int]:
-        """Everything before a turn; all of it has ended."""
-        ended = select(func.count()).where(*_is(Turn, ref), Turn.turn < turn, Turn.end.is_not(None))
-        if await connection.scalar(ended) != turn:
-            raise InvariantViolated(f"{_name(ref)}: turn {turn} is asked for before those before it have ended")
-        own = await _read_ids(connection, ref, Segment.turn < turn)
-        fork = select(Trajectory.forked_index, Trajectory.forked_turn).where(*_is(Trajectory, ref))
-        left, last = (await connection.execute(fork)).one()
-        if left is None or last is None:
-            return own
-        return [*await self._read_path(connection, ref.model_copy(update={"index": left}), last + 1), *own]
-
-
-async def _read_ids(connection: AsyncConnection, ref: TrajectoryRef, which: ColumnElement[bool]) -> list[int]:
-    segments = select(Segment.token_ids).where(*_is(Segment, ref), which).order_by(Segment.turn, Segment.seq)
-    return [token for data in await connection.scalars(segments) for token in decode_ids(data)]
-
-
-async def _read_turn(connection: AsyncConnection, ref: TrajectoryRef, turn: int) -> StoredTurn:
-    columns = select(Segment.kind, Segment.token_ids, Segment.version, Segment.end)
-    query = columns.where(*_is(Segment, ref), Segment.turn == turn).order_by(Segment.seq)
-    stored = StoredTurn()
-    for kind, token_ids, version, end in await connection.execute(query):
-        stored.segments += 1
-        if kind == SegmentKind.SAMPLED:
-            stored.token_ids += decode_ids(token_ids)
-            stored.version = version
-            stored.end = None if end is None else SegmentEnd(end)
-    return stored
+def _of(request: TurnRequest) -> dict[str, Any]:
+    ref = request.trajectory
+    return {"run": ref.run_id, "group": ref.group_id, "index": ref.index, "turn": request.turn}
 
 
 def _is(table: type[Trajectory] | type[Turn] | type[Segment], ref: TrajectoryRef):  # type: ignore[no-untyped-def]

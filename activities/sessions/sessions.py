@@ -17,6 +17,7 @@ from ...schemas.messages.sessions import SessionRecord
 from ...schemas.status import SessionStatus
 from ...schemas.tables import Group, Session, Trajectory
 from ...schemas.text import MAX_REASON, storable
+from ..store.connections import answer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,28 +72,29 @@ async def open_session(store: AsyncEngine, new: NewSession) -> SessionId:
     return name
 
 
+FIND_SESSION = """
+SELECT s.group_id, s.episode, s.episodes, s.labels, s.status, s.reason, s.token_digest, g.version_tag, g.purpose
+FROM sessions s JOIN groups g USING (run_id, group_id)
+WHERE s.run_id = %(run)s AND s.session_id = %(session)s
+"""
+
+
 async def find_session(store: AsyncEngine, run_id: RunId, name: SessionId) -> StoredSession | None:
-    of_row = (Session.group_id, Session.episode, Session.episodes, Session.labels, Session.status, Session.reason)
-    of_group = (Group.run_id == Session.run_id) & (Group.group_id == Session.group_id)
-    query = select(*of_row, Session.token_digest, Group.version_tag, Group.purpose).join(Group, of_group)
-    query = query.where(Session.run_id == run_id, Session.session_id == name)
-    async with store.connect() as connection:
-        found = (await connection.execute(query)).one_or_none()
-    if found is None:
-        return None
-    return StoredSession(
-        run_id=run_id,
-        session_id=name,
-        group_id=GroupId(found.group_id),
-        episode=found.episode,
-        episodes=found.episodes,
-        purpose=Purpose(found.purpose),
-        version_tag=found.version_tag,
-        token_digest=found.token_digest,
-        labels=found.labels,
-        status=SessionStatus(found.status),
-        reason=found.reason,
-    )
+    for found in await answer_of(store, FIND_SESSION, {"run": run_id, "session": name}):
+        return StoredSession(
+            run_id=run_id,
+            session_id=name,
+            group_id=GroupId(found.group_id),
+            episode=found.episode,
+            episodes=found.episodes,
+            purpose=Purpose(found.purpose),
+            version_tag=found.version_tag,
+            token_digest=found.token_digest,
+            labels=found.labels,
+            status=SessionStatus(found.status),
+            reason=found.reason,
+        )
+    return None
 
 
 async def store_session(store: AsyncEngine, record: SessionRecord) -> None:

@@ -1,5 +1,8 @@
 """Connections to PostgreSQL."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -21,6 +24,13 @@ def async_store(url: str, pool_size: int = POOL_SIZE, pre_ping: bool = True, sto
 def one_statement_each(store: AsyncEngine) -> AsyncEngine:
     """The same connections, with every statement a transaction of its own: one round trip instead of three."""
     return store.execution_options(isolation_level="AUTOCOMMIT")
+
+
+async def answer_of(store: AsyncEngine, statement: str, values: Mapping[str, Any]) -> Sequence[Any]:
+    """Rows of a statement that is written out, in a transaction of its own. What every turn asks is: to build its text
+    and to work out the types anew costs a process more than all else that it does for the question."""
+    async with one_statement_each(store).connect() as connection:
+        return (await connection.exec_driver_sql(statement, values)).all()
 
 
 def sync_store(url: str, connect_timeout_s: int | None = None, store_id: str = "") -> Engine:

@@ -5,8 +5,9 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from psrl.activities.agents.episodes import end_episode, ended_before, read_episode, set_aside
+from psrl.activities.sessions.places import NewTurn, place_turn
 from psrl.activities.sessions.sessions import NewSession, StoredSession, find_session, open_session
-from psrl.activities.sessions.turns import NewTurn, known_turns, name_turn, place_turn
+from psrl.activities.sessions.turns import known_turns, name_turn
 from psrl.activities.sessions.view import branches_of
 from psrl.activities.store.branches import Fork
 from psrl.schemas.errors import StaleAttempt

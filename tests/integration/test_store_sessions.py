@@ -7,15 +7,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from psrl.activities.sessions.access import Caller, caller_of, run_token
 from psrl.activities.sessions.outside import open_outside
+from psrl.activities.sessions.places import NewTurn, PlacedTurn, place_turn
 from psrl.activities.sessions.sessions import NewSession, StoredSession, find_session, open_session, store_session
 from psrl.activities.sessions.turns import (
     KnownTurn,
-    NewTurn,
-    PlacedTurn,
     give_up_turn,
     known_turns,
     name_turn,
-    place_turn,
     prompt_tokens,
     sampled,
 )
@@ -100,6 +98,15 @@ async def test_a_branch_has_one_turn_in_flight(store: AsyncEngine, session: Stor
     with pytest.raises(TurnInFlight, match="branch 1 of session 000000-t01 has turn 0 in flight"):
         await place_turn(store, session, "b", NewTurn(1), [2])
     assert await place_turn(store, session, "c", NewTurn(3), [2]) == PlacedTurn(3, 0, None)
+
+
+async def test_of_requests_that_want_one_place_at_the_same_time_one_gets_it(
+    store: AsyncEngine, session: StoredSession
+) -> None:
+    asked = [place_turn(store, session, key, NewTurn(1), [1, 2, 3]) for key in "abcde"]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert [one for one in found if not isinstance(one, TurnInFlight)] == [PlacedTurn(1, 0, None)]
+    assert [turn.turn for turn in await known_turns(store, session)] == [0]
 
 
 async def test_a_turn_takes_the_place_that_its_tokens_were_made_for_or_none(

@@ -183,8 +183,9 @@ async def test_a_later_turn_goes_on_from_all_that_was_said_before(bench: Bench, 
 
 async def test_the_context_of_a_turn_leaves_out_what_the_turn_has_sampled_itself(two_turns: AsyncEngine) -> None:
     turns = TurnStore(two_turns)
-    contexts = [await turns.prompt(call().model_copy(update={"turn": turn})) for turn in range(3)]
-    assert contexts == [[*PROMPT, *RESPONSE[:end]] for end in (0, 6, 7)]
+    contexts = [(await turns.claim(call().model_copy(update={"turn": turn}), 5)).context for turn in range(3)]
+    assert contexts == [RESPONSE[:end] for end in (0, 6, 7)]
+    assert await turns.prompt(call().trajectory) == PROMPT
 
 
 async def test_a_turn_that_is_begun_anew_keeps_what_the_environment_said(bench: Bench, store: AsyncEngine) -> None:
@@ -220,4 +221,4 @@ async def test_a_turn_is_refused_until_those_before_it_have_ended(store: AsyncEn
     await add_group(store)
     await add_turn(store, 0, TURNS[0], end=None)
     with pytest.raises(InvariantViolated, match=f"turn {turn} is asked for before those before it have ended"):
-        await TurnStore(store).prompt(call().model_copy(update={"turn": turn}))
+        await TurnStore(store).claim(call().model_copy(update={"turn": turn}), 5)

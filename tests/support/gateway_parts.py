@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from psrl.activities.sessions.access import Caller
+from psrl.activities.sessions.places import NewTurn, PlacedTurn
 from psrl.activities.sessions.sessions import NewSession, StoredSession, digest
-from psrl.activities.sessions.turns import KnownTurn, NewTurn, PlacedTurn, Sampled
+from psrl.activities.sessions.turns import KnownTurn, Sampled
 from psrl.activities.sessions.view import BranchView, OpenSession, TurnView
 from psrl.activities.store.branches import Fork
 from psrl.schemas.config import RunConfig, parse_config

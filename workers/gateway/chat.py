@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...activities.sessions.places import NewTurn
 from ...activities.sessions.sessions import StoredSession
-from ...activities.sessions.turns import KnownTurn, NewTurn
+from ...activities.sessions.turns import KnownTurn
 from ...schemas.ids import InstanceId
 from . import conversation
 from .conversation import Answer, Conversation

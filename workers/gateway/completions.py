@@ -6,8 +6,9 @@ from hashlib import blake2b
 from typing import Any
 
 from ...activities.capture.tree import Branches
+from ...activities.sessions.places import NewTurn
 from ...activities.sessions.sessions import StoredSession
-from ...activities.sessions.turns import KnownTurn, NewTurn
+from ...activities.sessions.turns import KnownTurn
 from .chat import Asked, Completion, Rendered, body_of, require_model, token_texts, turn_name
 from .keys import turn_key
 from .labels import answer_headers, pin_of

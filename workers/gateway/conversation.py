@@ -7,8 +7,9 @@ from typing import Any
 from ...activities.capture.conversation import Node, after, answered, opening
 from ...activities.capture.message import Answer
 from ...activities.capture.tree import Branches, Decision, Tree, TurnAt
+from ...activities.sessions.places import NewTurn
 from ...activities.sessions.sessions import StoredSession
-from ...activities.sessions.turns import KnownTurn, NewTurn, Sampled
+from ...activities.sessions.turns import KnownTurn, Sampled
 from ...activities.store.branches import Fork
 from .models import Model
 

@@ -10,8 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from ...activities.sessions import turns
 from ...activities.sessions.access import Caller, caller_of
 from ...activities.sessions.outside import open_outside
+from ...activities.sessions.places import NewTurn, PlacedTurn, place_turn
 from ...activities.sessions.sessions import NewSession, StoredSession, find_session
-from ...activities.sessions.turns import KnownTurn, NewTurn, PlacedTurn, Sampled
+from ...activities.sessions.turns import KnownTurn, Sampled
 from ...activities.sessions.view import BranchView, OpenSession, branches_of, open_sessions
 from ...activities.store.connections import one_statement_each
 from ...activities.store.runs import AdmittedRuns
@@ -72,20 +73,20 @@ class StoredSessions:
     """In PostgreSQL."""
 
     def __init__(self, store: AsyncEngine) -> None:
-        self._store, self._reads, self._runs = store, one_statement_each(store), AdmittedRuns()
+        self._store, self._each, self._runs = store, one_statement_each(store), AdmittedRuns()
 
     @repeated
     async def caller(self, token: str) -> Caller | None:
-        return await caller_of(self._reads, token)
+        return await caller_of(self._each, token)
 
     @repeated
     async def config(self, run_id: RunId) -> RunConfig:
-        async with self._reads.connect() as connection:
+        async with self._each.connect() as connection:
             return (await self._runs.get(connection, run_id)).config
 
     @repeated
     async def find(self, run_id: RunId, name: SessionId) -> StoredSession | None:
-        return await find_session(self._reads, run_id, name)
+        return await find_session(self._each, run_id, name)
 
     @repeated
     async def open(self, new: NewSession, version_tag: int) -> SessionId:
@@ -93,17 +94,17 @@ class StoredSessions:
 
     @repeated
     async def known_turns(self, session: StoredSession) -> Sequence[KnownTurn]:
-        return await turns.known_turns(self._reads, session)
+        return await turns.known_turns(self._each, session)
 
     @repeated
     async def prompt_tokens(self, session: StoredSession, index: int, turn: int) -> int:
-        return await turns.prompt_tokens(self._reads, session, index, turn)
+        return await turns.prompt_tokens(self._each, session, index, turn)
 
     @repeated
     async def place_turn(
         self, session: StoredSession, key: str, where: NewTurn, token_ids: Sequence[int]
     ) -> PlacedTurn:
-        return await turns.place_turn(self._store, session, key, where, token_ids)
+        return await place_turn(self._each, session, key, where, token_ids)
 
     @repeated
     async def give_up_turn(self, session: StoredSession, key: str) -> None:
@@ -111,16 +112,16 @@ class StoredSessions:
 
     @repeated
     async def sampled(self, session: StoredSession, index: int, turn: int) -> Sampled:
-        return await turns.sampled(self._reads, session, index, turn)
+        return await turns.sampled(self._each, session, index, turn)
 
     @repeated
     async def name_turn(self, session: StoredSession, index: int, turn: int, node: str) -> None:
-        await turns.name_turn(self._reads, session, index, turn, node)
+        await turns.name_turn(self._each, session, index, turn, node)
 
     @repeated
     async def branches(self, session: StoredSession) -> Sequence[BranchView]:
-        return await branches_of(self._reads, session)
+        return await branches_of(self._each, session)
 
     @repeated
     async def open_sessions(self, run_id: RunId) -> Sequence[OpenSession]:
-        return await open_sessions(self._reads, run_id)
+        return await open_sessions(self._each, run_id)

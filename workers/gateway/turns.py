@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ...activities.sessions.places import NewTurn, PlacedTurn
 from ...activities.sessions.sessions import StoredSession
 from ...activities.sessions.starts import start_of
-from ...activities.sessions.turns import KnownTurn, NewTurn, PlacedTurn, Sampled
+from ...activities.sessions.turns import KnownTurn, Sampled
 from ...schemas.errors import EngineUnavailable, SessionClosed, TurnInFlight, Unreachable
 from ...schemas.ids import InstanceId
 from ...schemas.messages.rollout import Placement, RouteRequest, RouteResult, Sampling

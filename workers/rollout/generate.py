@@ -106,7 +106,7 @@ class Generator:
         fence = fence_number(request.call, attempt)
         inside.begins()
         with self._host.counts.caller():
-            if request.call == 0 and attempt == 1 and not request.conversation:
+            if request.call == 0 and attempt == 1 and not (request.turn or request.conversation):
                 try:
                     return await self._produce(request, fence, StoredTurn(), True, inside)
                 except Refused:
@@ -124,7 +124,7 @@ class Generator:
         self, request: TurnRequest, fence: int, turn: StoredTurn, claims: bool, inside: InEngine
     ) -> TurnResult:
         ref = request.trajectory
-        prompt = await self._turns.prompt(request)
+        prompt = [*await self._turns.prompt(ref), *turn.context]
         version = await self._host.enter(ref.run_id, request.version_tag, GATE_PATIENCE_S)
         if version is not None and request.one_version and turn.version not in (None, version):
             turn = await self._turns.begin_anew(request, fence)
