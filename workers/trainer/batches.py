@@ -66,7 +66,7 @@ class ReadGroup:
         outcome = self.outcomes.get(episode)
         if outcome is not None and outcome.ended is TerminateReason.MAX_RESPONSE_LENGTH_EXCEEDED:
             return True
-        said = self.segments.get(self.last[episode]) if episode in self.last else None
+        said: Sequence[ReadSegment] = self.segments.get(self.last[episode], ()) if episode in self.last else ()
         return bool(said) and said[-1].end == SegmentEnd.LENGTH
 
 
