@@ -55,7 +55,7 @@ def _numbered(file: Path, batches: Iterator[Any]) -> Iterator[tuple[str, dict[st
 
 
 def _column(column: Any) -> list[Any]:
-    if not _holds_map(column.type):
+    if not _taken_apart(column.type):
         try:
             return list(column.to_pylist())
         except FAULTS:
@@ -63,11 +63,15 @@ def _column(column: Any) -> list[Any]:
     return [_value(scalar) for scalar in column]
 
 
-def _holds_map(kind: Any) -> bool:
-    """Maps become lists of pairs unless they are taken apart here."""
-    if pa.types.is_map(kind):
+def _taken_apart(kind: Any) -> bool:
+    """Left to Arrow, maps become lists of pairs, and what nanoseconds become depends on whether pandas is installed."""
+    if pa.types.is_map(kind) or _in_nanoseconds(kind):
         return True
-    return any(_holds_map(kind.field(number).type) for number in range(kind.num_fields))
+    return any(_taken_apart(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _in_nanoseconds(kind: Any) -> bool:
+    return pa.types.is_temporal(kind) and getattr(kind, "unit", "") == "ns"
 
 
 def _value(scalar: Any) -> Any:
@@ -92,12 +96,22 @@ def _items(scalar: Any) -> list[Any]:
 
 def _leaf(scalar: Any) -> Any:
     try:
-        return scalar.as_py()
+        return _in_microseconds(scalar).as_py()
     except FAULTS as error:
         if pa.types.is_duration(scalar.type):
             return scalar.value / PER_SECOND[scalar.type.unit]
         text = _moment(scalar) if pa.types.is_temporal(scalar.type) else ""
         return text or Unreadable(f"cannot be read ({one_line(error)})")
+
+
+def _in_microseconds(scalar: Any) -> Any:
+    """Python's own types hold no less. Raises one of `FAULTS` when something would be lost."""
+    kind = scalar.type
+    if not _in_nanoseconds(kind):
+        return scalar
+    if pa.types.is_timestamp(kind):
+        return scalar.cast(pa.timestamp("us", kind.tz))
+    return scalar.cast(pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us"))
 
 
 def _moment(scalar: Any) -> str:
