@@ -41,7 +41,11 @@ class KnownTurn(Protocol):
 
     @property
     def end(self) -> SegmentEnd | None:
-        """Null while it is in flight."""
+        """Null while it is in flight, and of one that was given up."""
+
+    @property
+    def key(self) -> str | None:
+        """Of the request that waits for it or has its answer; null: it was given up."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,11 @@ class Tree:
         last = self._last.get(index)
         if last is None:
             return self._begun(index, parent)
+        if last.end is None and last.key is None:
+            raise ConversationRefused(
+                f"branch {number} ends with turn {last.turn}, which failed and which nothing follows; allowed: a "
+                "number not used yet, or no number at all"
+            )
         if last.end is None:
             raise TurnInFlight(
                 f"branch {number} has turn {last.turn} in flight; allowed: one turn at a time on a branch"

@@ -13,7 +13,7 @@ BRANCHES = Branches(episode=2, episodes=8)
 
 def known(index: int, turn: int, node: str | None) -> KnownTurn:
     """In flight without a node."""
-    return KnownTurn(index, turn, node, None if node is None else SegmentEnd.STOP)
+    return KnownTurn(index, turn, node, None if node is None else SegmentEnd.STOP, key="asked")
 
 
 def place(turns: list[KnownTurn], *nodes: str) -> Decision:
@@ -98,9 +98,19 @@ def test_a_named_branch_with_a_turn_in_flight_takes_no_other() -> None:
         place_on(1, [known(10, 0, "a"), known(10, 1, None)], "a")
 
 
+def test_a_named_branch_whose_last_turn_was_given_up_is_refused_for_good_and_others_go_on() -> None:
+    given_up = KnownTurn(10, 1, None, None)
+    with pytest.raises(
+        ConversationRefused, match=r"branch 1 ends with turn 1, which failed .*; allowed: a number not used"
+    ):
+        place_on(1, [known(10, 0, "a"), given_up], "a")
+    fork = Decision(TurnAt(18, 0), forked=TurnAt(10, 0), known_messages=2)
+    assert place_on(2, [known(10, 0, "a"), given_up], "a") == fork
+
+
 def test_a_turn_whose_answer_never_reached_the_agent_is_not_in_flight() -> None:
     """Its gateway died when the engine had ended."""
-    unnamed = KnownTurn(2, 1, None, SegmentEnd.STOP)
+    unnamed = KnownTurn(2, 1, None, SegmentEnd.STOP, "asked")
     fork = Decision(TurnAt(10, 0), forked=TurnAt(2, 0), known_messages=2)
     assert place([known(2, 0, "a"), unnamed], "a") == fork
     with pytest.raises(ConversationRefused, match="branch 0 ends with turn 1, which the messages do not repeat"):
