@@ -93,10 +93,17 @@ class UserCalls:
                 if self._isolation is RewardIsolation.AUTO and (need := needs_process(prepared.function)):
                     self._isolate(need)
                 self._prepared, self._is_async = prepared, prepared.is_async
-                if prepared.at_once is not None:
-                    self._room = asyncio.Semaphore(min(prepared.at_once, self._max_abandoned))
+                self._limit_calls(prepared.at_once)
                 return prepared.about
-        return (await asyncio.to_thread(examine, self._recipe)).about
+        found = await asyncio.to_thread(examine, self._recipe)
+        self._limit_calls(found.at_once)
+        return found.about
+
+    def _limit_calls(self, at_once: int | None) -> None:
+        """To as many at the same time as the function can stand, wherever they run."""
+        if at_once is not None:
+            self._room = asyncio.Semaphore(min(at_once, self._max_abandoned))
+            self._pool.limit(at_once)
 
     def _isolate(self, why: str) -> None:
         if not self.apart:

@@ -48,7 +48,7 @@ def _prepared(connection: Connection, recipe: Recipe) -> Prepared | None:
     except UserError as refusal:
         connection.send(refusal)
         return None
-    connection.send(Found(needs_process(prepared.function), prepared.about))
+    connection.send(Found(needs_process(prepared.function), prepared.about, prepared.at_once))
     return prepared
 
 

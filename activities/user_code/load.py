@@ -7,11 +7,12 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dis import get_instructions
 from hashlib import blake2s
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ...schemas.config.reward import is_file
@@ -24,6 +25,30 @@ UserFunction = Callable[..., Any]
 FORMS = "package.module:function or path/to/file.py:function"
 NOBODYS = ("<", os.path.dirname(__file__), os.path.dirname(os.__file__))
 """How the files begin whose lines tell a user nothing: Python's own, installed packages, and ours."""
+ITERATES = {"FOR_ITER", "GET_AITER", "UNPACK_SEQUENCE", "UNPACK_EX"}
+ITERATORS = {
+    *[
+        "all",
+        "any",
+        "anext",
+        "deque",
+        "dict",
+        "enumerate",
+        "fsum",
+        "join",
+        "list",
+        "max",
+        "min",
+        "next",
+        "reduce",
+        "send",
+        "set",
+        "sorted",
+        "sum",
+        "tuple",
+    ]
+}
+"""What takes a generator apart, as it is compiled and as it is called."""
 MAX_PLACES = 4
 """Lines of the user's code that an import went through, the innermost ones."""
 
@@ -38,7 +63,7 @@ def load_function(key: str, path: str, refusal: type[UserError]) -> UserFunction
         raise refusal(f"{key}={path!r} is a class; allowed: a function, or an object of a class that can be called")
     if not callable(function):
         raise refusal(f"{key}={path!r} is a {type(function).__name__}, not a function")
-    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in _layers(function)):
+    if _yields(function):
         raise refusal(f"{key}={path!r} is a generator, which yields; allowed: a function that returns")
     return function  # type: ignore[no-any-return]
 
@@ -81,13 +106,24 @@ def _told(error: BaseException) -> str:
     return f"{named(error)}{f' ({places})' if places else ''}{advice}"
 
 
-def _layers(function: UserFunction) -> Iterator[Any]:
-    """The function, what its decorators are wrapped around, and what a call of an object runs."""
+def _yields(function: UserFunction) -> bool:
+    """Whether a call gives a generator: it does so itself, or passes on what it is wrapped around. Of an object, its
+    `__call__`."""
     layer: Any = function if isinstance(function, FunctionType | MethodType) else type(function).__call__
-    yield function
     while layer is not None:
-        yield layer
-        layer = vars(layer).get("__wrapped__") if isinstance(layer, FunctionType) else None
+        if inspect.isgeneratorfunction(layer) or inspect.isasyncgenfunction(layer):
+            return True
+        inner = layer.__func__ if isinstance(layer, MethodType) else layer
+        if not isinstance(inner, FunctionType) or _reads(inner.__code__):
+            return False
+        layer = vars(inner).get("__wrapped__")
+    return False
+
+
+def _reads(code: CodeType) -> bool:
+    """Whether it takes apart what another function yields."""
+    steps = {step.opname for step in get_instructions(code)}
+    return bool(steps & ITERATES or ITERATORS & set(code.co_names))
 
 
 def is_async(function: UserFunction) -> bool:

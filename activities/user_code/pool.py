@@ -23,11 +23,16 @@ class Pool:
     def __init__(self, what: str, recipe: Recipe, limits: RewardSection, late: str) -> None:
         """`late`: what is said of a call past its time limit."""
         self._what, self._recipe, self._limits, self._late = what, recipe, limits, late
-        self._room = asyncio.Semaphore(limits.processes)
+        self._most = limits.processes
+        self._room = asyncio.Semaphore(self._most)
         self._idle: list[UserProcess] = []
         self._closed = False
         self.deaths = 0
         """Calls that ended their process."""
+
+    def limit(self, at_once: int) -> None:
+        """No more calls at the same time. Before the first of them."""
+        self._room = asyncio.Semaphore(min(self._most, at_once))
 
     async def call(self, argument: object) -> Any:
         """Raises `UserCodeFailed`. The time limit begins when a process is ready."""

@@ -64,6 +64,8 @@ class Found(NamedTuple):
     need: str
     """What in it is for a process of its own; empty for nothing."""
     about: Any
+    at_once: int | None = None
+    """As in `Prepared`."""
 
 
 def answer(prepared: Prepared, argument: Any, wait: Callable[[Any], Any] = asyncio.run) -> Any:

@@ -64,7 +64,8 @@ class WeightedReward(Section):
     max_attempts: int | None = Field(default=None, ge=1)
     """Calls before the trajectory fails; null for `reward.max_attempts`."""
     max_concurrency: int | None = Field(default=None, ge=1)
-    """Its calls at the same time per worker; null for `reward.max_concurrency`."""
+    """Its calls at the same time per worker, also where `reward.processes` would allow more; null for
+    `reward.max_concurrency`."""
 
 
 class RewardSection(Section):
@@ -141,6 +142,7 @@ class RewardSection(Section):
             "timeout_s": one.timeout_s or self.timeout_s,
             "max_attempts": one.max_attempts or self.max_attempts,
             "max_concurrency": one.max_concurrency or self.max_concurrency,
+            "processes": min(self.processes, one.max_concurrency or self.processes),
         }
         return self.model_copy(update=own)
 

@@ -2,12 +2,13 @@
 
 import asyncio
 import ctypes
+import functools
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,28 @@ object_that_yields = Yields()
 yields_below_a_decorator = contextmanager(yields)
 
 
+def passed_on(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def last_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        *_, last = function(*args, **kwargs)
+        return last
+
+    return wrapper
+
+
+yields_through_a_decorator = passed_on(yields)
+yields_to_a_decorator = last_of(yields)
+yields_to_an_inner_decorator = passed_on(last_of(yields))
+
+
 def crashes_on_x(sample: RewardSample) -> float:
     if sample.response_text == "x":
         ctypes.string_at(0)
@@ -203,3 +226,24 @@ def limited_out_of_sight(sample: RewardSample) -> float:
         return float(vars(sys.modules[__name__])["limi" + "ted"](sample))
     except Exception:  # noqa: BLE001  (as people's functions do)
         return 0.0
+
+
+class Alone:
+    """Made ready to be called, by one caller at a time: says how many calls it has seen at once in a folder."""
+
+    is_async, about, at_once = False, None, 1
+
+    def __init__(self) -> None:
+        self.function = self.ask
+
+    def ask(self, argument: Path) -> int:
+        mine = argument / str(os.getpid())
+        mine.touch()
+        deadline = time.monotonic() + 2
+        while (seen := len(list(argument.iterdir()))) == 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        mine.unlink()
+        return seen
+
+    def read(self, argument: Path, returned: Any) -> Any:
+        return returned

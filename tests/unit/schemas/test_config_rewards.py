@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from psrl.schemas.config import RunConfig, parse_config
+from psrl.schemas.config import RewardSection, RunConfig, parse_config
 from psrl.schemas.errors import ConfigError
 from psrl.schemas.messages.run import RolloutSettings
 
@@ -166,3 +166,9 @@ def test_an_outcome_wants_somebody_who_says_it() -> None:
         "reward.functions.own.function=outcome, which an environment or an agent says, but "
         "psrl.agentic_rl.agent_loop=generate_only has none; allowed: multi_turn, session"
     )
+
+
+def test_a_function_of_several_has_no_more_processes_than_it_may_have_calls() -> None:
+    one, other = {"function": "mine:one", "max_concurrency": 2}, {"function": "mine:other"}
+    reward = RewardSection.model_validate({"functions": {"one": one, "other": other}, "isolation": "process"})
+    assert [part.limits.room for part in reward.parts] == [2, 4]

@@ -17,8 +17,10 @@ from psrl.activities.rewards.compute import score_samples
 from psrl.activities.rewards.judge import recipe
 from psrl.activities.user_code import process
 from psrl.activities.user_code.calls import UserCalls
+from psrl.activities.user_code.prepared import Recipe
 from psrl.schemas.config import RewardSection
 from psrl.schemas.messages.rewards import RewardSample, Score, ScoreOutcome
+from tests.support import hostile_rewards
 
 
 def sample(text: str) -> RewardSample:
@@ -68,6 +70,16 @@ async def test_a_call_past_its_limit_is_killed_even_while_it_holds_the_interpret
     assert [one.outcome for one in scores] == [ScoreOutcome.FAILED, ScoreOutcome.SCORED]
     assert scores[0].error == "no result within reward.timeout_s=2"
     assert run.calls.abandoned == 0
+
+
+async def test_no_more_calls_are_made_at_once_than_the_function_can_stand(tmp_path: Path) -> None:
+    reward = RewardSection.model_validate({"function": "mine:f", "isolation": "process", "processes": 2})
+    calls = UserCalls("reward", Recipe(hostile_rewards.Alone, ()), reward)
+    try:
+        seen = await asyncio.gather(*(calls.call(tmp_path) for _ in range(2)))
+    finally:
+        calls.close()
+    assert seen == [1, 1]
 
 
 SPAWNS = """

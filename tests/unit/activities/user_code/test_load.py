@@ -27,6 +27,7 @@ def load(path: str) -> object:
         ("tests.support.hostile_rewards:yields", "is a generator, which yields; allowed: a function that returns"),
         ("tests.support.hostile_rewards:object_that_yields", "is a generator, which yields"),
         ("tests.support.hostile_rewards:yields_below_a_decorator", "is a generator, which yields"),
+        ("tests.support.hostile_rewards:yields_through_a_decorator", "is a generator, which yields"),
         (
             "tests.support.broken_reward:f",
             r"\): ZeroDivisionError: division by zero \(\S*tests/support/broken_reward\.py, line 3: RATE = 1 / 0\)$",
@@ -39,6 +40,13 @@ def load(path: str) -> object:
 def test_a_path_that_leads_nowhere_is_refused_naming_it(path: str, reason: str) -> None:
     with pytest.raises(RewardLoadError, match=reason):
         load(path)
+
+
+@pytest.mark.parametrize("name", ["yields_to_a_decorator", "yields_to_an_inner_decorator"])
+def test_a_generator_whose_decorator_makes_a_value_of_it_is_a_function(name: str) -> None:
+    function = load(f"tests.support.hostile_rewards:{name}")
+    assert callable(function)
+    assert function(rewards.answered("a")) == 1.0
 
 
 @pytest.mark.parametrize("as_file", [False, True])
