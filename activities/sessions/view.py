@@ -46,7 +46,7 @@ class OpenSession:
     status: str
     turns_in_flight: int
     tokens: int
-    """Of its longest branch, without what it shares with others."""
+    """Of its longest branch, those of the branches that it left included."""
     instance: str | None
     """That sampled last."""
 
@@ -104,15 +104,26 @@ def _until(left: BranchView, last: int) -> list[int]:
 
 OPEN = text(
     f"""
-    WITH open AS (
+    WITH RECURSIVE open AS (
         SELECT * FROM sessions WHERE run_id = :run AND status <> '{SessionStatus.CLOSED}'
+    ), path (session_id, group_id, branch, index, last) AS (
+        SELECT o.session_id, t.group_id, t.index, t.index, CAST(NULL AS integer)
+        FROM open o JOIN trajectories t ON t.group_id = o.group_id AND t.index % o.episodes = o.episode
+        WHERE t.run_id = :run
+        UNION ALL
+        SELECT p.session_id, p.group_id, p.branch, t.forked_index, t.forked_turn
+        FROM path p JOIN trajectories t ON t.group_id = p.group_id AND t.index = p.index
+        WHERE t.run_id = :run AND t.forked_index IS NOT NULL
+    ), branches AS (
+        SELECT p.session_id, p.branch, sum(s.tokens) AS tokens
+        FROM path p JOIN segments s ON s.group_id = p.group_id AND s.index = p.index
+            AND (p.last IS NULL OR s.turn <= p.last)
+        WHERE s.run_id = :run GROUP BY p.session_id, p.branch
     )
     SELECT o.session_id, o.status,
            (SELECT count(*) FROM turns t WHERE t.run_id = o.run_id AND t.group_id = o.group_id
                 AND t.index % o.episodes = o.episode AND t."end" IS NULL AND t.key IS NOT NULL),
-           COALESCE((SELECT max(tokens) FROM (
-                SELECT sum(s.tokens) AS tokens FROM segments s WHERE s.run_id = o.run_id AND s.group_id = o.group_id
-                AND s.index % o.episodes = o.episode GROUP BY s.index) AS branch), 0),
+           COALESCE((SELECT max(b.tokens) FROM branches b WHERE b.session_id = o.session_id), 0),
            (SELECT s.instance FROM segments s WHERE s.run_id = o.run_id AND s.group_id = o.group_id
                 AND s.index % o.episodes = o.episode AND s.instance IS NOT NULL ORDER BY s.finished_at DESC LIMIT 1)
     FROM open o ORDER BY o.session_id
