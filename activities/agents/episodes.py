@@ -20,10 +20,8 @@ from ...schemas.messages.rewards import PROMPT_MESSAGES
 from ...schemas.status import GroupStatus, SegmentKind, TrajectoryStatus
 from ...schemas.tables import Group, Segment, Session, Trajectory, Turn
 from ...schemas.text import MAX_REASON, storable
-from ..generation.turns import ATTEMPTS_PER_CALL
+from ..sessions.fences import above, first_call
 
-CALLS_PER_SESSION = 1_000_000
-"""More than any makes on one branch."""
 ENDS_AS = {
     TerminateReason.ABORTED: TrajectoryStatus.ABORTED,
     **{reason: TrajectoryStatus.FINISHED for reason in TerminateReason if reason.success},
@@ -49,7 +47,7 @@ class Episode:
     @property
     def first_call(self) -> int:
         """Above all numbers that earlier attempts have used on its rows."""
-        return self.fence // ATTEMPTS_PER_CALL + 1
+        return first_call(self.fence)
 
 
 async def read_episode(store: AsyncEngine, request: RunAgent) -> Episode:
@@ -124,7 +122,7 @@ async def end_episode(
             .values(
                 status=status.value,
                 tokens=sampled,
-                fence=_above(Trajectory.fence),
+                fence=above(Trajectory.fence),
                 reward_error=storable(f"{run.ended}: {run.error}", MAX_REASON) if failed else "",
                 finished_at=func.clock_timestamp(),
             )
@@ -147,7 +145,7 @@ async def ended_before(store: AsyncEngine, request: RunAgent, outcome: EpisodeOu
 async def _begin_anew(connection: AsyncConnection, request: RunAgent) -> None:
     of_episode = _of_episode(Trajectory, request)
     newest = select(func.max(Trajectory.fence)).where(of_episode).scalar_subquery()
-    fence = await connection.scalar(select(_above(newest)))
+    fence = await connection.scalar(select(above(newest)))
     await connection.execute(delete(Turn).where(_of_episode(Turn, request)))
     await connection.execute(delete(Trajectory).where(of_episode, Trajectory.index != request.episode))
     await connection.execute(
@@ -193,12 +191,6 @@ async def _copy(
     columns = [other.get(column.name, column) for column in rows.columns]
     names = [column.name for column in rows.columns]
     await connection.execute(insert(rows).from_select(names, select(*columns).where(which)))
-
-
-def _above(fence: Any) -> ColumnElement[int]:
-    """A number that refuses every call of the sessions so far, also one that has claimed nothing yet."""
-    above: ColumnElement[int] = (fence // ATTEMPTS_PER_CALL + CALLS_PER_SESSION) * ATTEMPTS_PER_CALL
-    return above
 
 
 def _of_group(table: Any, request: RunAgent) -> ColumnElement[bool]:

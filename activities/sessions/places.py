@@ -17,6 +17,7 @@ from ..store.branches import Fork
 from ..store.codec import encode_ids
 from ..store.connections import answer_of
 from ..store.literals import listed
+from .fences import RANGE
 from .sessions import StoredSession
 from .turns import end_of, stored_key
 
@@ -36,8 +37,10 @@ WITH this AS (
     WHERE this.status NOT IN ({listed(SessionStatus.CLOSING, SessionStatus.CLOSED)}) AND NOT EXISTS (SELECT FROM asked)
         AND CASE WHEN newest.turn IS NULL THEN 0 WHEN newest."end" IS NOT NULL THEN newest.turn + 1 END = %(turn)s
 ), begun AS (
-    INSERT INTO trajectories (run_id, group_id, index, forked_index, forked_turn)
-    SELECT %(run)s, %(group)s, %(index)s, %(forked_index)s::integer, %(forked_turn)s::integer
+    INSERT INTO trajectories (run_id, group_id, index, forked_index, forked_turn, fence)
+    SELECT %(run)s, %(group)s, %(index)s, %(forked_index)s::integer, %(forked_turn)s::integer,
+           coalesce((SELECT fence / {RANGE} * {RANGE} FROM trajectories
+                     WHERE run_id = %(run)s AND group_id = %(group)s AND index = %(episode)s), {UNOWNED})
     FROM free WHERE %(turn)s = 0
     ON CONFLICT DO NOTHING
 ), made AS (
@@ -122,6 +125,7 @@ def _values(session: StoredSession, key: str, where: NewTurn, token_ids: Sequenc
         "session": session.session_id,
         "group": session.group_id,
         "key": stored_key(session, key),
+        "episode": session.episode,
         "index": where.index,
         "turn": where.turn,
         "forked_index": None if where.fork is None else where.fork.index,

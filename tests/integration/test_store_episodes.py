@@ -126,14 +126,19 @@ async def test_a_late_result_of_the_first_attempt_reaches_nothing_of_the_second(
     assert after.session_id == SECOND
     assert await known_turns(store, after) == []
     await place_turn(store, after, "a0", NewTurn(1), [40])
-    with pytest.raises(StaleAttempt):
-        await play(bench, 1, 0, 2)
+    await place_turn(store, after, "b0", NewTurn(3), [50])
+    for branch in (1, 3):
+        with pytest.raises(StaleAttempt):
+            await play(bench, branch, 0, 2)
     with pytest.raises(StaleAttempt):
         await end_episode(store, EPISODE, FIRST, EpisodeOutcome(ended=R.ABORTED))
     await play(bench, 1, 0, first_call)
     assert list(bench.engine.requests[-1].prompt_ids) == [40]
+    await place_turn(store, after, "c0", NewTurn(5), [60])  # when the first branch has had calls
+    for branch in (3, 5):
+        await play(bench, branch, 0, first_call)
     run = await end_episode(store, EPISODE, SECOND, WELL)
-    assert (run.ended, run.turns, run.tokens) == (R.FINISHED, 1, 3)
+    assert (run.ended, run.turns, run.tokens) == (R.FINISHED, 3, 9)
 
 
 async def other_session(store: AsyncEngine) -> StoredSession:
