@@ -171,7 +171,7 @@ def _add_turn(
     connection.execute(insert(Turn), {**row, **times, "finished_at": times["finished_at"] if ended else None})
     given = 0
     if environment:
-        row = {**key, "seq": 0, "kind": "environment", "fence": turn + 1, "tokens": environment}
+        row = {**key, "seq": 0, "kind": "environment", "fence": 0, "tokens": environment}
         connection.execute(insert(Segment), {**row, "token_ids": encode_ids([8] * environment), **times})
         given = 1
     for number, (version, tokens) in enumerate(segments):

@@ -76,10 +76,11 @@ RULES = (
     ),
 )
 
-COUNTS = """
+COUNTS = f"""
 SELECT count(*) AS "turns", count("end") AS "ended",
        (SELECT count(*) FROM (
-            SELECT FROM segments WHERE run_id = :run GROUP BY group_id, index, turn HAVING count(DISTINCT fence) > 1
+            SELECT FROM segments WHERE run_id = :run AND kind = {listed(SegmentKind.SAMPLED)}
+            GROUP BY group_id, index, turn HAVING count(DISTINCT fence) > 1
        ) shared) AS "by several attempts"
 FROM turns WHERE run_id = :run
 """
