@@ -13,6 +13,7 @@ from ..activities.orchestration.groups import GroupActivities
 from ..activities.orchestration.lookout import LookoutActivities
 from ..activities.routing.activities import RoutingActivities
 from ..activities.routing.client import CoordinatorClient
+from ..activities.sessions.running import RunningSessions
 from ..activities.store.activities import StoreActivities
 from ..activities.store.connections import async_store
 from ..activities.store.migrate import require_current
@@ -43,7 +44,9 @@ async def main(stack: Stack, stop: asyncio.Event) -> None:
     store = async_store(stack.postgres_url, store_id=stack.store_id)
     coordinator = CoordinatorClient(stack.coordinator_address, stack.stack_id)
     try:
-        async with orchestrator(client, StoreActivities(store), RoutingActivities(coordinator)):
+        async with orchestrator(
+            client, StoreActivities(store, RunningSessions(client)), RoutingActivities(coordinator)
+        ):
             await stop.wait()
     finally:
         await coordinator.close()

@@ -1,12 +1,27 @@
-"""Sessions that somebody opens at the gateway: each is a group of its own, for no batch."""
+"""Sessions that somebody opens at the gateway: each is a group of its own, for no batch. They end with their run."""
 
+import asyncio
+from typing import Protocol
+
+from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from ...schemas.ids import SessionId
+from ...schemas.ids import RunId, SessionId
 from ...schemas.messages.data import Purpose
-from ...schemas.tables import Group
+from ...schemas.messages.sessions import CloseSession
+from ...schemas.status import SessionStatus
+from ...schemas.tables import Group, Session
 from .sessions import NewSession, open_session
+
+AT_ONCE = 32
+"""Sessions that are told at the same time."""
+
+
+class Closes(Protocol):
+    """`Session` workflows, as far as they are closed here."""
+
+    async def close(self, run_id: RunId, name: SessionId, request: CloseSession) -> bool: ...
 
 
 async def open_outside(store: AsyncEngine, new: NewSession, version_tag: int) -> SessionId:
@@ -21,3 +36,19 @@ async def open_outside(store: AsyncEngine, new: NewSession, version_tag: int) ->
     async with store.begin() as connection:
         await connection.execute(insert(Group).values(**group, **unused, prompt_ids=b"").on_conflict_do_nothing())
     return await open_session(store, new)
+
+
+async def close_outside(store: AsyncEngine, sessions: Closes, run_id: RunId) -> None:
+    """When their run has ended: no instance serves their turns any more. Idempotent."""
+    of_group = (Group.run_id == Session.run_id) & (Group.group_id == Session.group_id)
+    query = select(Session.session_id).join(Group, of_group).where(Session.run_id == run_id)
+    query = query.where(Group.purpose == Purpose.OUTSIDE.value, Session.status != SessionStatus.CLOSED.value)
+    async with store.connect() as connection:
+        names = [SessionId(name) for name in await connection.scalars(query)]
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def close(name: SessionId) -> None:
+        async with room:
+            await sessions.close(run_id, name, CloseSession(reason="its run has ended", cut=True))
+
+    await asyncio.gather(*map(close, names))

@@ -12,15 +12,17 @@ from ...schemas.messages.sessions import SessionRecord
 from ...schemas.messages.training import BatchInfo, BatchRequest
 from ..boundary import boundary
 from ..heartbeat import heartbeating
+from ..sessions.outside import Closes, close_outside
 from ..sessions.sessions import store_session
 from .batches import record_batch
 from .groups import exit_status, mark_groups
-from .records import reopen_run, store_evaluation, store_run, store_step
+from .records import FINAL, reopen_run, store_evaluation, store_run, store_step
 
 
 class StoreActivities:
-    def __init__(self, store: AsyncEngine) -> None:
-        self._store = store
+    def __init__(self, store: AsyncEngine, sessions: Closes | None = None) -> None:
+        """`sessions`: who closes those from outside when their run ends; null: nobody."""
+        self._store, self._sessions = store, sessions
 
     @activity.defn(name="make_batch")
     @boundary
@@ -42,6 +44,8 @@ class StoreActivities:
     @boundary
     async def record_run(self, request: RunStatus) -> None:
         await store_run(self._store, request)
+        if request.phase in FINAL and self._sessions is not None:
+            await close_outside(self._store, self._sessions, request.run_id)
 
     @activity.defn(name="record_session")
     @boundary

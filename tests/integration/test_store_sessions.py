@@ -18,12 +18,14 @@ from psrl.activities.sessions.turns import (
     sampled,
 )
 from psrl.activities.sessions.view import OpenSession, branches_of, open_sessions
+from psrl.activities.store.activities import StoreActivities
 from psrl.activities.store.branches import Fork
 from psrl.schemas.errors import InvariantViolated, RunUnknown, SessionClosed, TurnInFlight
 from psrl.schemas.ids import GroupId, RunId, SessionId
 from psrl.schemas.messages.data import Purpose
 from psrl.schemas.messages.rollout import SegmentEnd, TurnResult
-from psrl.schemas.messages.sessions import SessionRecord
+from psrl.schemas.messages.run import RunPhase, RunStatus
+from psrl.schemas.messages.sessions import CloseSession, SessionRecord
 from psrl.schemas.status import SessionStatus
 from psrl.workers.rollout.generate import InEngine
 from tests.support.rollout import GROUP, RUN, Bench, add_group, call, make_bench, stored_trajectory
@@ -258,6 +260,33 @@ async def test_a_session_from_outside_has_a_group_of_its_own_for_no_batch(
     assert (found.purpose, found.version_tag, session.purpose) == (Purpose.OUTSIDE, 3, Purpose.TRAIN)
 
 
+class Told:
+    def __init__(self) -> None:
+        self.closed: list[tuple[str, CloseSession]] = []
+
+    async def close(self, run_id: RunId, name: SessionId, request: CloseSession) -> bool:
+        self.closed.append((name, request))
+        return True
+
+
+async def test_sessions_from_outside_are_closed_when_their_run_has_ended(
+    store: AsyncEngine, session: StoredSession
+) -> None:
+    names = [
+        await open_outside(store, NewSession(RUN, GroupId(f"outside-{number}"), 0, 1, "t", {}), version_tag=0)
+        for number in range(3)
+    ]
+    over = SessionRecord(run_id=RUN, session_id=names[1], group_id=GroupId("outside-1"), status=SessionStatus.CLOSED)
+    await store_session(store, over)
+    told = Told()
+    activities = StoreActivities(store, told)
+    counts = {"step": 0, "total_steps": 1, "version": 0, "live_groups": 0, "occupied_groups": 0}
+    for phase, closed in ((RunPhase.STOPPING, []), (RunPhase.STOPPED, [names[0], names[2]])):
+        await activities.record_run(RunStatus(run_id=RUN, phase=phase, **counts))
+        assert sorted(name for name, _ in told.closed) == closed
+    assert told.closed[0][1] == CloseSession(reason="its run has ended", cut=True)
+
+
 async def test_open_sessions_are_listed_with_what_they_do(
     bench: Bench, store: AsyncEngine, session: StoredSession
 ) -> None:
@@ -267,6 +296,9 @@ async def test_open_sessions_are_listed_with_what_they_do(
     await play(bench, 1, 0, 1)
     await place_turn(store, session, "b", NewTurn(1, 1), [3])
     assert await open_sessions(store, RUN) == [OpenSession(NAME, "running", 1, 6, "rollout-0")]
+    await place_turn(store, session, "c", NewTurn(3, fork=Fork(1, 0)), [4, 5])
+    (found,) = await open_sessions(store, RUN)
+    assert found.tokens == 5 + 2, "its longest context is that of the fork"
     closed = SessionRecord(run_id=RUN, session_id=NAME, group_id=GROUP, status=SessionStatus.CLOSED)
     await store_session(store, closed)
     assert await open_sessions(store, RUN) == []

@@ -26,6 +26,7 @@ from psrl.activities.generation.turns import TurnStore
 from psrl.activities.generation.writer import SegmentWriter
 from psrl.activities.routing.activities import RoutingActivities
 from psrl.activities.sessions.access import run_token
+from psrl.activities.sessions.running import RunningSessions
 from psrl.activities.store.activities import StoreActivities
 from psrl.schemas.ids import InstanceId, RunId, Version, rollout_queue
 from psrl.schemas.messages.rollout import EngineSpec
@@ -167,7 +168,7 @@ async def gateway_site(
         code = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
         entered.enter_context(patch.dict(os.environ, {HOME_VARIABLE: str(stack.home), "PYTHONPATH": code}))
         coordinator = await entered.enter_async_context(CoordinatorClient(stack.coordinator_address))
-        activities = StoreActivities(store), RoutingActivities(coordinator)
+        activities = StoreActivities(store, RunningSessions(client)), RoutingActivities(coordinator)
         await entered.enter_async_context(orchestrator(client, *activities))
         run_id = RunId(f"run-{uuid.uuid4().hex[:8]}")
         train = write_jsonl(stack.home / "train.jsonl", rows)

@@ -28,6 +28,7 @@ from psrl.activities.environments.step import Environments
 from psrl.activities.generation.turns import TurnStore
 from psrl.activities.generation.writer import SegmentWriter
 from psrl.activities.routing.activities import RoutingActivities
+from psrl.activities.sessions.running import RunningSessions
 from psrl.activities.store.activities import StoreActivities
 from psrl.activities.weights.transports import every_transport
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, InstanceId, RunId, environments_queue, rollout_queue
@@ -202,7 +203,8 @@ async def small_stack(
         coordinator = await entered.enter_async_context(CoordinatorClient(stack.coordinator_address))
         await _start_trainer(entered, stack)
         routing = RoutingActivities(coordinator)
-        await entered.enter_async_context(orchestrator(client, StoreActivities(store), routing, cached_workflows))
+        activities = StoreActivities(store, RunningSessions(client))
+        await entered.enter_async_context(orchestrator(client, activities, routing, cached_workflows))
         queue = environments_queue(uuid.uuid4().hex[:8])
         environments = Environments(store, queue)
         entered.push_async_callback(environments.end)
