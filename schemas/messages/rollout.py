@@ -7,6 +7,7 @@ from pydantic import Field
 
 from ..config import ModelSection, RolloutSection, RunConfig
 from ..config.psrl import RoutingMethod
+from ..cost_model import CostModel
 from ..ids import GroupId, InstanceId, RunId
 from .base import Message, Said
 
@@ -302,8 +303,28 @@ class InstanceReport(Message):
     received: int = Field(default=0, description="turns this host process has taken up in its life")
     kv_cache_usage: float = 0.0
     """Share of `kv_capacity_tokens` that requests in progress hold."""
+    kv_tokens: int = 0
+    """Prompts and sampled tokens of the requests in progress; what they share is counted for each."""
     kv_capacity_tokens: int = 0
     """0 while there is no engine."""
+    throughput: float = 0.0
+    """Tokens sampled per second, over the last second or since the report before, whichever is longer."""
+    requests: tuple[str, ...] = ()
+    """Of those in the engine, the engine's own ids, in the order in which they came: `max_num_seqs` of them have a
+    slot."""
+    prompt_tokens: tuple[int, ...] = ()
+    """Of each of `requests`: what was in its context when its turn began."""
+    generated_tokens: tuple[int, ...] = ()
+    """Of each of `requests`: sampled in this turn so far, by earlier calls too."""
+    preemptions: int = 0
+    """Requests that the engine took the KV cache from, in its life; 0 from an engine that does not say."""
+    ttft_s: float | None = None
+    """Mean time to the first token of the requests that got theirs of late; null when none did, or from an engine that
+    does not say."""
+    itl_s: float | None = None
+    """Mean time between two tokens of a request of late; null as above."""
+    cost: CostModel | None = None
+    """Of this engine; null where the run has no cost model."""
     max_num_seqs: int = 0
     pid: int = 0
     tokens_total: int = 0

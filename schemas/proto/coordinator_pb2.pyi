@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class InstanceReport(_message.Message):
-    __slots__ = ("schema_version", "instance", "run_id", "state", "version", "running", "waiting", "received", "kv_cache_usage", "max_num_seqs", "pid", "tokens_total", "kv_capacity_tokens")
+    __slots__ = ("schema_version", "instance", "run_id", "state", "version", "running", "waiting", "received", "kv_cache_usage", "max_num_seqs", "pid", "tokens_total", "kv_capacity_tokens", "kv_tokens", "throughput", "requests", "prompt_tokens", "generated_tokens", "preemptions", "ttft_s", "itl_s", "cost")
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,15 @@ class InstanceReport(_message.Message):
     PID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     KV_CAPACITY_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    KV_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    THROUGHPUT_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    GENERATED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    TTFT_S_FIELD_NUMBER: _ClassVar[int]
+    ITL_S_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     instance: str
     run_id: str
@@ -34,7 +43,32 @@ class InstanceReport(_message.Message):
     pid: int
     tokens_total: int
     kv_capacity_tokens: int
-    def __init__(self, schema_version: _Optional[int] = ..., instance: _Optional[str] = ..., run_id: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., received: _Optional[int] = ..., kv_cache_usage: _Optional[float] = ..., max_num_seqs: _Optional[int] = ..., pid: _Optional[int] = ..., tokens_total: _Optional[int] = ..., kv_capacity_tokens: _Optional[int] = ...) -> None: ...
+    kv_tokens: int
+    throughput: float
+    requests: _containers.RepeatedScalarFieldContainer[str]
+    prompt_tokens: _containers.RepeatedScalarFieldContainer[int]
+    generated_tokens: _containers.RepeatedScalarFieldContainer[int]
+    preemptions: int
+    ttft_s: float
+    itl_s: float
+    cost: CostModel
+    def __init__(self, schema_version: _Optional[int] = ..., instance: _Optional[str] = ..., run_id: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., received: _Optional[int] = ..., kv_cache_usage: _Optional[float] = ..., max_num_seqs: _Optional[int] = ..., pid: _Optional[int] = ..., tokens_total: _Optional[int] = ..., kv_capacity_tokens: _Optional[int] = ..., kv_tokens: _Optional[int] = ..., throughput: _Optional[float] = ..., requests: _Optional[_Iterable[str]] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., generated_tokens: _Optional[_Iterable[int]] = ..., preemptions: _Optional[int] = ..., ttft_s: _Optional[float] = ..., itl_s: _Optional[float] = ..., cost: _Optional[_Union[CostModel, _Mapping]] = ...) -> None: ...
+
+class CostModel(_message.Message):
+    __slots__ = ("schema_version", "other_threshold", "other_latency_b", "other_latency_k", "attn_latency_b", "attn_latency_k")
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    OTHER_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    OTHER_LATENCY_B_FIELD_NUMBER: _ClassVar[int]
+    OTHER_LATENCY_K_FIELD_NUMBER: _ClassVar[int]
+    ATTN_LATENCY_B_FIELD_NUMBER: _ClassVar[int]
+    ATTN_LATENCY_K_FIELD_NUMBER: _ClassVar[int]
+    schema_version: int
+    other_threshold: float
+    other_latency_b: float
+    other_latency_k: float
+    attn_latency_b: float
+    attn_latency_k: float
+    def __init__(self, schema_version: _Optional[int] = ..., other_threshold: _Optional[float] = ..., other_latency_b: _Optional[float] = ..., other_latency_k: _Optional[float] = ..., attn_latency_b: _Optional[float] = ..., attn_latency_k: _Optional[float] = ...) -> None: ...
 
 class ReportAck(_message.Message):
     __slots__ = ()

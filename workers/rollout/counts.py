@@ -1,7 +1,11 @@
 """What a host counts: generate calls for the coordinator, tokens for the instance's workflow."""
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+WINDOW_S = 1.0
+"""An engine hands tokens over in pieces: over a shorter time their rate would jump."""
 
 
 class Counts:
@@ -14,6 +18,9 @@ class Counts:
         """Sampled since the engine was last started. What it gave before may still be stored after that."""
         self.tokens_total = 0
         """Stored ever."""
+        self._sampled_ever = 0
+        self._sampled_at: deque[tuple[float, int]] = deque()
+        """When the rate was asked for, and how many had been sampled by then."""
 
     @contextmanager
     def caller(self) -> Iterator[None]:
@@ -28,6 +35,15 @@ class Counts:
     def sampled(self, tokens: int) -> None:
         """By a request that is in the engine."""
         self.tokens += tokens
+        self._sampled_ever += tokens
+
+    def rate(self, now: float) -> float:
+        """Tokens sampled per second, over the last `WINDOW_S` or since the question before, whichever is longer."""
+        self._sampled_at.append((now, self._sampled_ever))
+        while len(self._sampled_at) > 2 and now - self._sampled_at[1][0] >= WINDOW_S:
+            self._sampled_at.popleft()
+        since, before = self._sampled_at[0]
+        return (self._sampled_ever - before) / (now - since) if now > since else 0.0
 
     def stored(self, tokens: int) -> None:
         self.tokens_total += tokens

@@ -5,8 +5,9 @@ and while the gate is shut, nobody is inside.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from .engine import Engine
 
@@ -14,12 +15,22 @@ SETTLE_S = 2.0
 """How long requests that slipped past a closing gate may take to end by themselves before they are aborted."""
 
 
+@dataclass(slots=True)
+class Tokens:
+    """Of a request inside."""
+
+    prompt: int
+    """Tokens of the context when its turn began."""
+    sampled: int
+    """Tokens of the turn so far."""
+
+
 class Gate:
     def __init__(self) -> None:
         self._open = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
-        self._inside: dict[str, int] = {}
+        self._inside: dict[str, Tokens] = {}
         self._storing = 0
         self.chunks = 0
         """Deliveries of the engine to requests inside, in the life of this gate."""
@@ -35,7 +46,12 @@ class Gate:
     @property
     def tokens_inside(self) -> int:
         """Prompts and sampled tokens of the requests inside."""
-        return sum(self._inside.values())
+        return sum(request.prompt + request.sampled for request in self._inside.values())
+
+    @property
+    def requests(self) -> Mapping[str, Tokens]:
+        """Those inside, in the order in which they came."""
+        return self._inside
 
     @property
     def waiting(self) -> int:
@@ -63,8 +79,9 @@ class Gate:
         return self.is_open
 
     @contextmanager
-    def slot(self, request_id: str, prompt_tokens: int) -> Iterator[None]:
-        self._inside[request_id] = prompt_tokens
+    def slot(self, request_id: str, prompt_tokens: int, sampled: int = 0) -> Iterator[None]:
+        """`sampled`: tokens of the turn that earlier calls produced."""
+        self._inside[request_id] = Tokens(prompt_tokens, sampled)
         self._empty.clear()
         try:
             yield
@@ -74,7 +91,7 @@ class Gate:
                 self._empty.set()
 
     def progress(self, request_id: str, tokens: int) -> None:
-        self._inside[request_id] += tokens
+        self._inside[request_id].sampled += tokens
         self.chunks += 1
 
     @contextmanager

@@ -155,7 +155,8 @@ class Generator:
         row_tokens = _row_tokens(spec.flush_tokens, asked.chunk_tokens)
         try:
             abort = functools.partial(engine.abort, [asked.request_id])
-            with self._host.gate.slot(asked.request_id, len(ids)), inside.during(abort):
+            slot = self._host.gate.slot(asked.request_id, progress.prompt_tokens, progress.stored)
+            with slot, inside.during(abort):
                 async with aclosing(engine.generate(asked)) as stream:
                     async for chunk in stream:
                         progress.add(chunk)

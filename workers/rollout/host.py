@@ -152,6 +152,7 @@ class Host:
         running = min(self.gate.inside, limit)
         alive = self._engine is not None and self._engine.alive()
         capacity = self._engine.kv_capacity_tokens if self._engine is not None and alive else 0
+        inside = self.gate.requests.values()
         return InstanceReport(
             instance=self.instance,
             run_id=self._tenancy.spec.run_id if self._tenancy.spec else "",
@@ -161,7 +162,12 @@ class Host:
             waiting=self.counts.callers - running,
             received=self.counts.received,
             kv_cache_usage=min(1.0, self.gate.tokens_inside / capacity) if capacity else 0.0,
+            kv_tokens=self.gate.tokens_inside,
             kv_capacity_tokens=capacity,
+            throughput=self.counts.rate(time.monotonic()),
+            requests=tuple(self.gate.requests),
+            prompt_tokens=tuple(request.prompt for request in inside),
+            generated_tokens=tuple(request.sampled for request in inside),
             max_num_seqs=limit,
             pid=os.getpid(),
             tokens_total=self.counts.tokens_total,

@@ -11,6 +11,7 @@ from temporalio.testing import ActivityEnvironment
 from psrl.activities.routing.activities import RoutingActivities
 from psrl.activities.routing.wire import decode, encode
 from psrl.schemas.config.psrl import RoutingMethod
+from psrl.schemas.cost_model import CostModel
 from psrl.schemas.errors import Unreachable, UserError
 from psrl.schemas.ids import GroupId, InstanceId, RunId
 from psrl.schemas.messages import fleet as fleet_messages
@@ -52,7 +53,13 @@ def test_every_message_has_the_same_fields_in_protobuf_and_pydantic(name: str) -
 
 
 def test_a_report_survives_the_wire_unchanged() -> None:
-    report = serving(tokens_total=2**40, kv_cache_usage=0.25, received=2**33, version=-1)
+    lengths = {"requests": ("a", "b"), "prompt_tokens": (7, 8), "generated_tokens": (0, 2**20)}
+    cost = CostModel(
+        other_threshold=0.0, other_latency_b=-0.25, other_latency_k=0.5, attn_latency_b=1.0, attn_latency_k=2.0
+    )
+    report = serving(
+        tokens_total=2**40, kv_cache_usage=0.25, received=2**33, version=-1, **lengths, itl_s=0.0, cost=cost
+    )
     wire = pb.InstanceReport.FromString(encode(report, pb.InstanceReport).SerializeToString())
     assert decode(wire, InstanceReport) == report
 

@@ -376,3 +376,12 @@ async def test_reports_go_out_on_every_change_and_survive_a_coordinator_that_is_
 def test_an_engine_path_that_does_not_import_is_named() -> None:
     with pytest.raises(Exception, match=r"--engine 'tests\.support\.nothing:Engine' does not import"):
         load_engine("tests.support.nothing:Engine")
+
+
+async def test_a_report_has_the_lengths_of_each_request_in_the_engine(host: Host) -> None:
+    await serve(host, 1)
+    with host.gate.slot("first", 30), host.gate.slot("second", 10, sampled=5):
+        host.gate.progress("first", 4)
+        report = host.report()
+    assert (report.requests, report.prompt_tokens, report.generated_tokens) == (("first", "second"), (30, 10), (4, 5))
+    assert report.kv_tokens == 49
