@@ -13,6 +13,7 @@ from ..activities.orchestration.groups import GroupActivities
 from ..activities.orchestration.lookout import LookoutActivities
 from ..activities.routing.activities import RoutingActivities
 from ..activities.routing.client import CoordinatorClient
+from ..activities.routing.contexts import Contexts
 from ..activities.sessions.running import RunningSessions
 from ..activities.store.activities import StoreActivities
 from ..activities.store.connections import async_store
@@ -44,9 +45,8 @@ async def main(stack: Stack, stop: asyncio.Event) -> None:
     store = async_store(stack.postgres_url, store_id=stack.store_id)
     coordinator = CoordinatorClient(stack.coordinator_address, stack.stack_id)
     try:
-        async with orchestrator(
-            client, StoreActivities(store, RunningSessions(client)), RoutingActivities(coordinator)
-        ):
+        routing = RoutingActivities(coordinator, Contexts(store))
+        async with orchestrator(client, StoreActivities(store, RunningSessions(client)), routing):
             await stop.wait()
     finally:
         await coordinator.close()

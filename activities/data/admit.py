@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from temporalio import activity
 
 from ...schemas.config import RunConfig, parse_config
+from ...schemas.cost_model import layout, read_cost_model
 from ...schemas.errors import ConfigError, DataError, RunExists
 from ...schemas.ids import RUN_ID_PATTERN, RUN_ID_RULE
 from ...schemas.messages.data import Admission, AdmitRequest
@@ -86,6 +87,7 @@ class Admit:
 def check_parts(config: RunConfig, instances: int | None, gateway: str | None = None) -> Parts:
     """All that can be known before the data are read. Raises a `UserError`."""
     check_instances(config, instances)
+    check_cost_model(config)
     check_model(config)
     rewards = check_rewards(config.reward)
     check_filter(config)
@@ -101,6 +103,13 @@ def check_instances(config: RunConfig, available: int | None) -> None:
             f"psrl.deployment.n_rollout_instances={wanted}, but this stack has {available}; "
             f"allowed: 1 to {available}, or start a larger stack"
         )
+
+
+def check_cost_model(config: RunConfig) -> None:
+    """Raises `ConfigError` when the file is not there, or has no entry for the engines. Every host reads its own."""
+    path = config.psrl.rollout_coordination.routing_strategy.cost_model_path
+    if path is not None:
+        read_cost_model(path, layout())
 
 
 def check_reward_rows(rewards: tuple[Loaded, ...], dataset: Dataset) -> None:

@@ -99,7 +99,7 @@ class GroupActivities:
             indices=tuple(range(start.rollout.offered)),
             version_tag=start.version_tag,
             wait_s=0,
-            method=start.rollout.routing,
+            strategy=start.rollout.strategy,
         )
         try:
             placements = (await self._place(request)).placements

@@ -8,6 +8,12 @@ from ...schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, Route
 from ..boundary import boundary
 
 
+class Contexts(Protocol):
+    """What the store knows of a request's context: `contexts.Contexts`."""
+
+    async def fill(self, request: RouteRequest) -> RouteRequest: ...
+
+
 class Coordinator(Protocol):
     """What routing needs of a coordinator: `CoordinatorClient`, or a scripted one in tests."""
 
@@ -19,12 +25,14 @@ class Coordinator(Protocol):
 class RoutingActivities:
     """Registered by the orchestrator worker. Repeating a call is harmless: what was placed and not used decays."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, coordinator: Coordinator, contexts: Contexts | None = None) -> None:
+        """Without `contexts`, policies that look at lengths or tokens see none."""
+        self._coordinator, self._contexts = coordinator, contexts
 
     async def place(self, request: RouteRequest) -> RouteResult:
-        """For other activities of this process."""
-        return await self._coordinator.route(request)
+        """For other activities of this process, and for the gateway."""
+        filled = await self._contexts.fill(request) if self._contexts is not None else request
+        return await self._coordinator.route(filled)
 
     @activity.defn(name="route")
     @boundary

@@ -7,10 +7,11 @@ from .base import Section
 from .data import DataSection
 from .load import load_config, merge, merge_with_places, parse_config
 from .model import ModelSection
-from .psrl import ContinueScope, GroupFilterName, PsMode, PsrlSection, RoutingMethod
+from .psrl import ContinueScope, GroupFilterName, PsMode, PsrlSection
 from .reward import RewardIsolation, RewardPart, RewardScope, RewardSection, WeightedReward
 from .rollout import RolloutDtype, RolloutSection, ValSampling
 from .root import RunConfig
+from .routing import CandidateOrder, RequestOrder, RoutingMethod, RoutingStrategy
 from .trainer import ModelEngine, TrainerSection
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "AdvantageEstimator",
     "AlgorithmSection",
     "BatchAggMode",
+    "CandidateOrder",
     "ContinueScope",
     "DataSection",
     "FilterGroups",
@@ -30,6 +32,7 @@ __all__ = [
     "Precision",
     "PsMode",
     "PsrlSection",
+    "RequestOrder",
     "RewardIsolation",
     "RewardPart",
     "RewardScope",
@@ -39,6 +42,7 @@ __all__ = [
     "RolloutDtype",
     "RolloutSection",
     "RoutingMethod",
+    "RoutingStrategy",
     "RunConfig",
     "Section",
     "TrainerSection",

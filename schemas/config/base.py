@@ -33,6 +33,8 @@ class Section(BaseModel):
     )
     theirs: ClassVar[frozenset[str]] = frozenset()
     """Keys of veRL's that are no typing errors."""
+    refused: ClassVar[Mapping[str, str]] = {}
+    """Keys of PSRL's that have no place here, with the reason."""
 
     @model_validator(mode="before")
     @classmethod
@@ -40,6 +42,8 @@ class Section(BaseModel):
         if isinstance(values, dict):
             known = list(cls.model_fields)
             for key in values:
+                if key in cls.refused:
+                    raise ValueError(f"key {key!r} is not taken: {cls.refused[key]}")
                 if key not in known:
                     raise ValueError(
                         f"unknown key {key!r}{cls._advice(str(key), known)}; known here: {', '.join(sorted(known))}"

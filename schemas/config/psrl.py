@@ -1,27 +1,18 @@
 """`psrl.*`: staleness, group size, deployment and rollout coordination."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from ..errors import nearest
 from .agentic import AgenticSection
 from .base import Section
+from .routing import RoutingStrategy
 
 GROUP_TIMEOUT_MAX_S = 5 * 3600
 """A group that never finds room asks for it every three seconds, at six events each: more would fill its history."""
-
-
-class RoutingMethod(StrEnum):
-    """How the coordinator chooses among the instances that may serve a request."""
-
-    REQUEST_NUM_BALANCE = "request_num_balance"
-    """The instance with the fewest active requests."""
-    ROUND_ROBIN = "round_robin"
-    """Each instance in turn."""
-    RANDOM = "random"
-    """Any instance with equal probability."""
 
 
 class PsMode(StrEnum):
@@ -44,13 +35,6 @@ class RedundantRollout(Section):
     """Groups offered per buffer (B' >= psrl.staleness_buffer_entries). Default: no redundancy."""
     redundant_rollout_n: int | None = Field(default=None, ge=1)
     """Trajectories started per group (N' >= psrl.rollout_n). Default: no redundancy."""
-
-
-class RoutingStrategy(Section):
-    method: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE
-    """Policy among the instances whose version is at least the group's tag and that have room."""
-    max_concurrent_seqs_per_instance: int = Field(default=1024, ge=1)
-    """Cap on concurrent sequences per instance; also vLLM's max_num_seqs."""
 
 
 class ContinueScope(StrEnum):
@@ -87,6 +71,26 @@ class RolloutCoordination(Section):
     redundant_rollout: RedundantRollout = RedundantRollout()
     routing_strategy: RoutingStrategy = RoutingStrategy()
     session_strategy: SessionStrategy = SessionStrategy()
+
+
+class StatsRecorder(Section):
+    enable: bool = True
+    """The coordinator records what each instance reports, and the requests that wait: JSON lines in `status/RUN` of the
+    stack's home."""
+    interval_in_s: float = Field(default=1.0, ge=0.1)
+    """Between two lines of one instance."""
+
+
+class StatusCollection(Section):
+    stats_recorder: StatsRecorder = StatsRecorder()
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "enable": "instances always report: no request is routed to one that does not",
+        "dump_logging_to_file_level": "stats_recorder records what is reported; logs are per process",
+        "dump_logging_to_file_interval_in_ms": "stats_recorder.interval_in_s says how often a status is recorded",
+        "engine_sync_interval_in_ms": "an instance reports several times a second, and at once when its state changes",
+        "coordinator_sync_interval_in_ms": "the coordinator routes by each report as it comes",
+    }
 
 
 class Deployment(Section):
@@ -166,6 +170,7 @@ class PsrlSection(Section):
     ps_mode: PsMode = PsMode.FILE
     deployment: Deployment = Deployment()
     rollout_coordination: RolloutCoordination = RolloutCoordination()
+    status_collection: StatusCollection = StatusCollection()
     group_post_process: GroupPostProcess = GroupPostProcess()
     agentic_rl: AgenticSection = AgenticSection()
 

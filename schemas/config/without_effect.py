@@ -8,6 +8,8 @@ and on by one override, and the record of the run shows both.
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .routing import RoutingMethod
+
 if TYPE_CHECKING:
     from .root import RunConfig
 
@@ -25,7 +27,47 @@ def _agentic(*names: str) -> tuple[str, ...]:
     return tuple(f"psrl.agentic_rl.{name}" for name in names)
 
 
+def _routing(*names: str) -> tuple[str, ...]:
+    return tuple(f"psrl.rollout_coordination.routing_strategy.{name}" for name in names)
+
+
+def _cache_aware(*names: str) -> tuple[str, ...]:
+    return _routing(*(f"cache_aware_policy.{name}" for name in names))
+
+
+def _method(config: "RunConfig") -> RoutingMethod:
+    return config.psrl.rollout_coordination.routing_strategy.method
+
+
 MODES = (
+    Mode(
+        _routing("delta_throughput_threshold"),
+        lambda config: _method(config).by_throughput,
+        _routing("method=throughput_optimal")[0],
+    ),
+    Mode(
+        _routing("request_budget"),
+        lambda config: _method(config) is RoutingMethod.THROUGHPUT_OPTIMAL_WITH_BUDGET,
+        _routing("method=throughput_optimal_with_budget")[0],
+    ),
+    Mode(
+        _cache_aware(
+            "cache_threshold",
+            "balance_abs_threshold",
+            "balance_rel_threshold",
+            "balance_token_usage_threshold",
+            "overload_token_usage_threshold",
+            "max_tree_size",
+            "block_size",
+        ),
+        lambda config: _method(config).by_prefix,
+        _routing("method=cache_aware")[0],
+    ),
+    Mode(
+        _cache_aware("kv_capacity_threshold"),
+        lambda config: _method(config) is RoutingMethod.CACHE_AWARE_V1,
+        _routing("method=cache_aware_v1")[0],
+    ),
     Mode(
         ("algorithm.rollout_correction.rollout_is_threshold",),
         lambda config: config.algorithm.rollout_correction.rollout_is is not None,

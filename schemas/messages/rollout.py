@@ -1,12 +1,12 @@
 """Messages of generation, routing and the control of rollout instances."""
 
 from enum import StrEnum
-from typing import Self
+from functools import lru_cache
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
-from ..config import ModelSection, RolloutSection, RunConfig
-from ..config.psrl import RoutingMethod
+from ..config import ModelSection, RolloutSection, RoutingStrategy, RunConfig
 from ..cost_model import CostModel
 from ..ids import GroupId, InstanceId, RunId
 from .base import Message, Said
@@ -42,6 +42,24 @@ class Sampling(Message):
     seed: int | None = None
 
 
+@lru_cache(maxsize=256)
+def _strategy(text: str) -> RoutingStrategy:
+    return RoutingStrategy.model_validate_json(text)
+
+
+def _read(value: Any) -> Any:
+    return _strategy(value) if isinstance(value, str) else value
+
+
+Strategy = Annotated[
+    RoutingStrategy,
+    BeforeValidator(_read),
+    PlainSerializer(lambda value: value.model_dump_json(exclude_defaults=True), return_type=str),
+]
+"""How a run routes, in each of its requests: the coordinator remembers nothing of a run. It crosses as JSON text of
+what differs from the defaults, since it is in the history of every group."""
+
+
 class RouteRequest(Message):
     """Place trajectories on instances. All trajectories of one call belong to one group."""
 
@@ -52,9 +70,16 @@ class RouteRequest(Message):
     """Only instances that serve this version or a newer one are candidates."""
     wait_s: float = 2.0
     """How long the coordinator may hold the call until some instance has room."""
-    method: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE
+    strategy: Strategy = RoutingStrategy()
     prefer: InstanceId | None = None
-    """Chosen while it is a candidate, whatever the method: it has the KV cache of what came before."""
+    """Chosen while it has room and the method does not refuse it: it has the KV cache of what came before."""
+    tokens: tuple[int, ...] = ()
+    """Of each index: its context so far. Empty where the strategy does not look at lengths or tokens."""
+    sampled: tuple[int, ...] = ()
+    """Of each index: how many of `tokens` the turn has sampled that is to be continued."""
+    blocks: tuple[int, ...] = ()
+    """Of the context that all indices have in common, block by block, a number that stands for the tokens up to the
+    block's end. Empty where the strategy does not look at tokens."""
 
 
 class Placement(Message):
@@ -211,18 +236,27 @@ class EngineSpec(Message):
     flush_tokens: int
     flush_interval_s: float
     seed: int
+    cost_model_path: str | None = None
+    record_every_s: float = 0.0
+    """As in `InstanceReport`."""
 
     @classmethod
     def of(cls, run_id: RunId, config: RunConfig) -> Self:
+        routing, recorder = (
+            config.psrl.rollout_coordination.routing_strategy,
+            config.psrl.status_collection.stats_recorder,
+        )
         return cls(
             run_id=run_id,
             model=config.model,
             rollout=config.rollout,
             context_tokens=config.context_tokens,
-            max_num_seqs=config.psrl.rollout_coordination.routing_strategy.max_concurrent_seqs_per_instance,
+            max_num_seqs=routing.max_concurrent_seqs_per_instance,
             flush_tokens=config.psrl.flush_tokens,
             flush_interval_s=config.psrl.flush_interval_s,
             seed=config.trainer.seed,
+            cost_model_path=routing.cost_model_path,
+            record_every_s=recorder.interval_in_s if recorder.enable else 0.0,
         )
 
     @property
@@ -325,6 +359,10 @@ class InstanceReport(Message):
     """Mean time between two tokens of a request of late; null as above."""
     cost: CostModel | None = None
     """Of this engine; null where the run has no cost model."""
+    engine_waiting: int = 0
+    """Requests that have a slot and wait for room in the KV cache; 0 from an engine that does not say."""
+    record_every_s: float = 0.0
+    """How often the coordinator is to record the instance's status; 0: not at all."""
     max_num_seqs: int = 0
     pid: int = 0
     tokens_total: int = 0

@@ -4,13 +4,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from ..config import RolloutSection, RunConfig
+from ..config import RolloutSection, RoutingStrategy, RunConfig
 from ..config.agentic import AgentLoop
-from ..config.psrl import RoutingMethod
 from ..config.rollout import ValSampling
 from ..ids import GroupId, InstanceId, RunId
 from .base import Message
-from .rollout import EngineSpec, InstanceState, Placement, Sampling
+from .rollout import EngineSpec, InstanceState, Placement, Sampling, Strategy
 from .training import AdvantageStats, BatchInfo, LogProbStats, PublishResult, UpdateStats
 
 STEP_MARGIN_S = 60
@@ -141,7 +140,7 @@ class RolloutSettings(Message):
     reward_timeout_s: float
     coalesce_rewards: bool
     """One call scores what completes the group; else each trajectory is scored when it has finished."""
-    routing: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE
+    strategy: Strategy = RoutingStrategy()
     one_version: bool = False
     """As in `TurnRequest`."""
     agent_loop: AgentLoop = AgentLoop.GENERATE_ONLY
@@ -191,7 +190,7 @@ class RolloutSettings(Message):
             "seed": config.trainer.seed,
             "timeout_s": config.psrl.group_timeout_s,
             "reward_timeout_s": config.scoring_timeout_s,
-            "routing": config.psrl.rollout_coordination.routing_strategy.method,
+            "strategy": config.psrl.rollout_coordination.routing_strategy,
             "agent_loop": config.psrl.agentic_rl.agent_loop,
             "attempts": config.psrl.agentic_rl.retry_limit + 1,
             "turns": TurnLimits.of(config),

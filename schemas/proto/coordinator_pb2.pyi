@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class InstanceReport(_message.Message):
-    __slots__ = ("schema_version", "instance", "run_id", "state", "version", "running", "waiting", "received", "kv_cache_usage", "max_num_seqs", "pid", "tokens_total", "kv_capacity_tokens", "kv_tokens", "throughput", "requests", "prompt_tokens", "generated_tokens", "preemptions", "ttft_s", "itl_s", "cost")
+    __slots__ = ("schema_version", "instance", "run_id", "state", "version", "running", "waiting", "received", "kv_cache_usage", "max_num_seqs", "pid", "tokens_total", "kv_capacity_tokens", "kv_tokens", "throughput", "requests", "prompt_tokens", "generated_tokens", "preemptions", "ttft_s", "itl_s", "cost", "engine_waiting", "record_every_s")
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,8 @@ class InstanceReport(_message.Message):
     TTFT_S_FIELD_NUMBER: _ClassVar[int]
     ITL_S_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_WAITING_FIELD_NUMBER: _ClassVar[int]
+    RECORD_EVERY_S_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     instance: str
     run_id: str
@@ -52,7 +54,9 @@ class InstanceReport(_message.Message):
     ttft_s: float
     itl_s: float
     cost: CostModel
-    def __init__(self, schema_version: _Optional[int] = ..., instance: _Optional[str] = ..., run_id: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., received: _Optional[int] = ..., kv_cache_usage: _Optional[float] = ..., max_num_seqs: _Optional[int] = ..., pid: _Optional[int] = ..., tokens_total: _Optional[int] = ..., kv_capacity_tokens: _Optional[int] = ..., kv_tokens: _Optional[int] = ..., throughput: _Optional[float] = ..., requests: _Optional[_Iterable[str]] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., generated_tokens: _Optional[_Iterable[int]] = ..., preemptions: _Optional[int] = ..., ttft_s: _Optional[float] = ..., itl_s: _Optional[float] = ..., cost: _Optional[_Union[CostModel, _Mapping]] = ...) -> None: ...
+    engine_waiting: int
+    record_every_s: float
+    def __init__(self, schema_version: _Optional[int] = ..., instance: _Optional[str] = ..., run_id: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., received: _Optional[int] = ..., kv_cache_usage: _Optional[float] = ..., max_num_seqs: _Optional[int] = ..., pid: _Optional[int] = ..., tokens_total: _Optional[int] = ..., kv_capacity_tokens: _Optional[int] = ..., kv_tokens: _Optional[int] = ..., throughput: _Optional[float] = ..., requests: _Optional[_Iterable[str]] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., generated_tokens: _Optional[_Iterable[int]] = ..., preemptions: _Optional[int] = ..., ttft_s: _Optional[float] = ..., itl_s: _Optional[float] = ..., cost: _Optional[_Union[CostModel, _Mapping]] = ..., engine_waiting: _Optional[int] = ..., record_every_s: _Optional[float] = ...) -> None: ...
 
 class CostModel(_message.Message):
     __slots__ = ("schema_version", "other_threshold", "other_latency_b", "other_latency_k", "attn_latency_b", "attn_latency_k")
@@ -75,24 +79,30 @@ class ReportAck(_message.Message):
     def __init__(self) -> None: ...
 
 class RouteRequest(_message.Message):
-    __slots__ = ("schema_version", "run_id", "group_id", "indices", "version_tag", "wait_s", "method", "prefer")
+    __slots__ = ("schema_version", "run_id", "group_id", "indices", "version_tag", "wait_s", "strategy", "prefer", "tokens", "sampled", "blocks")
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     INDICES_FIELD_NUMBER: _ClassVar[int]
     VERSION_TAG_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
-    METHOD_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
     PREFER_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     run_id: str
     group_id: str
     indices: _containers.RepeatedScalarFieldContainer[int]
     version_tag: int
     wait_s: float
-    method: str
+    strategy: str
     prefer: str
-    def __init__(self, schema_version: _Optional[int] = ..., run_id: _Optional[str] = ..., group_id: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., version_tag: _Optional[int] = ..., wait_s: _Optional[float] = ..., method: _Optional[str] = ..., prefer: _Optional[str] = ...) -> None: ...
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    sampled: _containers.RepeatedScalarFieldContainer[int]
+    blocks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, schema_version: _Optional[int] = ..., run_id: _Optional[str] = ..., group_id: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., version_tag: _Optional[int] = ..., wait_s: _Optional[float] = ..., strategy: _Optional[str] = ..., prefer: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., sampled: _Optional[_Iterable[int]] = ..., blocks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Placement(_message.Message):
     __slots__ = ("schema_version", "index", "instance", "version")

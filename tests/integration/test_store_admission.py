@@ -88,6 +88,10 @@ async def test_the_number_of_steps_is_the_smaller_of_data_and_configuration(
         ({"psrl": {"rollout_n": 1}}, ("ConfigError", r"psrl\.rollout_n=1 with group-normalised advantages")),
         ({"actor": {"ppo_mini_batch_size": 4}}, ("ConfigError", "does not divide psrl.staleness_buffer_entries=2")),
         ({"psrl": {"deployment": {"n_rollout_instances": 3}}}, ("ConfigError", "=3, but this stack has 2; allowed")),
+        (
+            {"psrl": {"rollout_coordination": {"routing_strategy": {"cost_model_path": "/none"}}}},
+            ("ConfigError", r"cost_model_path=/none cannot be read \(No such file or directory\)"),
+        ),
         ({"psrl": {"staleness_buffer_entries": 999}}, ("DataError", r"=999 is more than .* 7 usable .* at most 210")),
         (
             {"data": {"train_files": ["none.jsonl"]}},

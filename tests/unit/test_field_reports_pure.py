@@ -173,6 +173,17 @@ AGENTIC: dict[str, Any] = {
     "tools": "[a:b]",
     "trajectory_timeout_s": 5.0,
 }
+ROUTING = "psrl.rollout_coordination.routing_strategy"
+CACHE_AWARE: dict[str, Any] = {
+    "cache_threshold": 0.5,
+    "balance_abs_threshold": 5,
+    "balance_rel_threshold": 5.0,
+    "balance_token_usage_threshold": 0.5,
+    "overload_token_usage_threshold": 0.5,
+    "max_tree_size": 5,
+    "block_size": 5,
+    "kv_capacity_threshold": 0.5,
+}
 CHANGED: dict[str, Any] = {
     "algorithm.filter_groups.metric": "acc",
     "algorithm.norm_adv_by_std_in_grpo": "false",
@@ -182,6 +193,9 @@ CHANGED: dict[str, Any] = {
     "reward.max_concurrency": 5,
     "reward.memory_gb": 5.0,
     "reward.processes": 5,
+    f"{ROUTING}.delta_throughput_threshold": 0.25,
+    f"{ROUTING}.request_budget": 5,
+    **{f"{ROUTING}.cache_aware_policy.{key}": value for key, value in CACHE_AWARE.items()},
     **{f"psrl.agentic_rl.{key}": value for key, value in AGENTIC.items()},
 }
 OTHER_MODE = {
@@ -193,6 +207,8 @@ OTHER_MODE = {
 }
 """Where the default is the mode in which the keys work."""
 BESIDE = {
+    f"{ROUTING}.method=throughput_optimal": [f"{ROUTING}.cost_model_path=cost.json"],
+    f"{ROUTING}.method=throughput_optimal_with_budget": [f"{ROUTING}.cost_model_path=cost.json"],
     "psrl.agentic_rl.agent_loop=session": ["psrl.agentic_rl.agent=a:b"],
     "psrl.agentic_rl.agent_loop=multi_turn": ["psrl.agentic_rl.environment=a:B"],
     "psrl.agentic_rl.environment=tools": ["psrl.agentic_rl.agent_loop=multi_turn", "psrl.agentic_rl.tools=[a:b]"],

@@ -1,4 +1,4 @@
-"""The live view of the fleet: a plain object without I/O or clock, used by the coordinator's server.
+"""The live view of the fleet: a plain object without I/O or clock, used by the coordinator's server and the simulator.
 
 Promises, by its own accounting:
 - a trajectory is never placed on an instance whose version is older than the tag, nor on one that is not SERVING;
@@ -6,17 +6,15 @@ Promises, by its own accounting:
   of them that gets a trajectory only when no instance has a free slot;
 - an instance that was silent for `SILENCE_S` gets nothing until it reports again;
 - a placement that never arrives at its instance stops counting after `DECAY_S`;
-- trajectories placed by one call, which are of one group, share an instance while it has room: they have one prompt.
-
-`load` is what the instance reported (running + waiting) plus what was placed on it and not yet received: between two
-reports the placements of this process are the only fresh fact.
+- trajectories placed by one call, which are of one group, share an instance while it has room and the policy takes it:
+  they have one prompt.
 """
 
 import random
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
 
+from ...schemas.config import RoutingMethod, RoutingStrategy
 from ...schemas.ids import InstanceId
 from ...schemas.messages.fleet import FleetInstance, FleetSnapshot
 from ...schemas.messages.rollout import (
@@ -29,69 +27,40 @@ from ...schemas.messages.rollout import (
     RouteRequest,
     RouteResult,
 )
+from .instance import DECAY_S, SILENCE_S, Instance
 from .policies.routing.contract import Candidate, RoutingSnapshot
-from .policies.routing.registry import ROUTING
+from .policies.routing.registry import ROUTING, WAITS_FOR
+from .policies.routing.throughput_optimal_with_budget import expected
+from .selection import Tiers, select
 
-SILENCE_S = 5.0
-"""An instance that has not reported for so long is taken for gone."""
-DECAY_S = 5.0
-"""A placement not received by then was lost (a cancelled group, a crashed host) or is slow and soon reported."""
-
-QUEUE_SHARE = 8
-"""An engine of 64 slots has 8 requests at hand for those that end next: a slot would otherwise stay empty for the time
-of a route call and a poll. No more, since what waits at one engine cannot be served by another."""
-
-
-@dataclass(slots=True)
-class _Instance:
-    report: InstanceReport
-    seen_at: float
-    placed_at: deque[float] = field(default_factory=deque)
-    """Times of placements not yet received, oldest first."""
-
-    @property
-    def load(self) -> int:
-        return self.report.running + self.report.waiting + len(self.placed_at)
-
-    @property
-    def free(self) -> int:
-        return max(0, self.report.max_num_seqs - self.load)
-
-    @property
-    def room(self) -> int:
-        """Free slots, and room in the queue."""
-        slots = self.report.max_num_seqs
-        return max(0, slots + slots // QUEUE_SHARE - self.load)
-
-    def update(self, report: InstanceReport, now: float) -> None:
-        if report.run_id != self.report.run_id:
-            self.placed_at.clear()
-        # A restarted host counts from zero; what waits in its task queue reaches the new process all the same.
-        before = self.report.received if report.pid == self.report.pid else 0
-        for _ in range(min(max(0, report.received - before), len(self.placed_at))):
-            self.placed_at.popleft()
-        self.report, self.seen_at = report, now
-
-    def decay(self, now: float) -> None:
-        while self.placed_at and now - self.placed_at[0] >= DECAY_S:
-            self.placed_at.popleft()
+KEPT_PINS = 10_000
+"""Groups whose instance is remembered: more than live at once in any run."""
 
 
 class Fleet:
     """Every instance that reported lately. `now` is any monotonic clock, the same in every call."""
 
     def __init__(self, chance: Callable[[], float] = random.random) -> None:
-        self._instances: dict[InstanceId, _Instance] = {}
+        self._instances: dict[InstanceId, Instance] = {}
+        self._by_run: dict[str, list[Instance]] = {}
+        """Sorted by name: policies and reasons are the same whatever the order of the reports."""
+        self._next_change = float("inf")
+        """No instance is silent, and no placement has decayed, before."""
         self._last: dict[str, InstanceId] = {}
         """Of each run, the instance that its last choice fell on."""
+        self._pins: OrderedDict[tuple[str, str], InstanceId] = OrderedDict()
+        """Of groups that stick to one instance."""
         self._chance = chance
 
     def report(self, report: InstanceReport, now: float) -> None:
         known = self._instances.get(report.instance)
-        if known is None:
-            self._instances[report.instance] = _Instance(report, now)
+        if known is None or known.report.run_id != report.run_id:
+            self._instances[report.instance] = known or Instance(report, now)
+            (known or self._instances[report.instance]).update(report, now)
+            self._sort()
         else:
             known.update(report, now)
+        self._next_change = min(self._next_change, now + SILENCE_S)
         self._refresh(now)
 
     def place(self, request: RouteRequest, now: float) -> RouteResult:
@@ -99,30 +68,38 @@ class Fleet:
         self._refresh(now)
         placements: list[Placement] = []
         siblings_on = request.prefer
-        for index in request.indices:
-            candidates = self._candidates(request)
-            if not candidates:
+        for number, index in enumerate(request.indices):
+            chosen = self._choose(request, number, siblings_on)
+            if chosen is None:
                 return RouteResult(placements=tuple(placements), reason=self._why_not(request))
-            left = len(request.indices) - len(placements)
-            chosen = _beside(siblings_on, candidates) or self._choose(request, candidates, left)
             siblings_on = chosen.instance
-            self._instances[chosen.instance].placed_at.append(now)
+            self._put(request, number, chosen, now)
             placements.append(Placement(index=index, instance=chosen.instance, version=chosen.version))
         return RouteResult(placements=tuple(placements))
+
+    def why_not(self, request: RouteRequest, now: float) -> str:
+        """What a request that found no instance waits for, for people."""
+        self._refresh(now)
+        return self._why_not(request)
+
+    def is_pinned(self, request: RouteRequest) -> bool:
+        """Whether it may go to one instance only, its group's."""
+        return self._pin_of(request) is not None
 
     def plan(self, request: DispatchPlanRequest, now: float) -> DispatchPlan:
         """Room for new groups under each served version, newest first. A group larger than an idle instance may start
         there all the same: its trajectories then take turns."""
         self._refresh(now)
-        by_version: dict[int, list[_Instance]] = defaultdict(list)
-        for instance in self._of_run(request.run_id):
-            if instance.report.state is InstanceState.SERVING and instance.report.max_num_seqs > 0:
-                by_version[instance.report.version].append(instance)
+        by_version: dict[int, list[Candidate]] = defaultdict(list)
+        for instance in self._by_run.get(request.run_id, ()):
+            one = instance.candidate()
+            if one.serving and one.capacity > 0:
+                by_version[one.version].append(one)
         rooms = []
         for version in sorted(by_version, reverse=True):
             there = by_version[version]
-            groups = sum(instance.room for instance in there) // max(1, request.trajectories_per_group)
-            idle = any(instance.load == 0 for instance in there)
+            groups = sum(one.room for one in there) // max(1, request.trajectories_per_group)
+            idle = any(one.load == 0 for one in there)
             if groups or idle:
                 rooms.append(DispatchRoom(version=version, groups=max(groups, 1)))
         reason = "" if rooms else self._describe(request.run_id, tag=0)
@@ -137,62 +114,135 @@ class Fleet:
             )
         )
 
+    # --- what time changes -------------------------------------------------------------------------------------------
+
     def _refresh(self, now: float) -> None:
+        if now < self._next_change:
+            return
         silent = [name for name, instance in self._instances.items() if now - instance.seen_at > SILENCE_S]
         for name in silent:
             del self._instances[name]
+        if silent:
+            self._sort()
         for instance in self._instances.values():
             instance.decay(now)
-        served = {instance.report.run_id for instance in self._instances.values()}
-        for run_id in [run_id for run_id in self._last if run_id not in served]:
-            del self._last[run_id]
+        self._next_change = min((one.next_change for one in self._instances.values()), default=float("inf"))
 
-    def _choose(self, request: RouteRequest, candidates: Sequence[Candidate], left: int) -> Candidate:
-        """By the run's policy, among those with slots for all that are left, if there are any."""
-        roomy = [one for one in candidates if one.capacity - one.load >= left]
-        snapshot = RoutingSnapshot(roomy or candidates, self._last.get(request.run_id), self._chance())
-        chosen = ROUTING[request.method](snapshot)
+    def _sort(self) -> None:
+        """After an instance has come, left or begun to serve another run."""
+        self._by_run = defaultdict(list)
+        for _, instance in sorted(self._instances.items()):
+            self._by_run[instance.report.run_id].append(instance)
+        self._last = {run: last for run, last in self._last.items() if run in self._by_run}
+
+    # --- choosing ----------------------------------------------------------------------------------------------------
+
+    def _choose(self, request: RouteRequest, number: int, siblings_on: InstanceId | None) -> Candidate | None:
+        """By the run's policy: the instance of its siblings, if it takes that; else one of those with slots for all
+        that are left; else any. `number`: of the trajectory within the request."""
+        tiers = self._tiers(request)
+        if not tiers:
+            return None
+        left = len(request.indices) - number
+        beside = [one for tier in tiers for one in tier if one.instance == siblings_on]
+        roomy = [[one for one in tier if one.free >= left] for tier in tiers]
+        for narrowed in ([beside], roomy, tiers):
+            if chosen := self._ask(request, number, [tier for tier in narrowed if tier]):
+                return chosen
+        return None
+
+    def _ask(self, request: RouteRequest, number: int, tiers: Tiers) -> Candidate | None:
+        if not tiers:
+            return None
+        snapshot = RoutingSnapshot(
+            candidates=[one for tier in tiers for one in tier],
+            last=self._last.get(request.run_id),
+            chance=self._chance(),
+            tiers=tiers,
+            tokens=request.tokens[number] if request.tokens else 1,
+            need=_need(request, number),
+            overlap=self._overlap(request) if request.blocks else {},
+            strategy=request.strategy,
+        )
+        return ROUTING[request.strategy.method](snapshot)
+
+    def _put(self, request: RouteRequest, number: int, chosen: Candidate, now: float) -> None:
+        instance = self._instances[chosen.instance]
+        instance.place(now, _need(request, number) if request.tokens else 0)
+        self._next_change = min(self._next_change, now + DECAY_S)
         self._last[request.run_id] = chosen.instance
-        return chosen
+        if request.blocks:
+            settings = request.strategy.cache_aware_policy
+            instance.prefixes.add(request.blocks, settings.max_tree_size // settings.block_size)
+        if request.strategy.enable_group_sticky:
+            self._pin(request, chosen.instance)
 
-    def _candidates(self, request: RouteRequest) -> list[Candidate]:
-        """Those with a free slot; if there is none, those with room in their queue."""
-        able = [
-            instance
-            for instance in self._of_run(request.run_id)
-            if instance.report.state is InstanceState.SERVING and instance.report.version >= request.version_tag
-        ]
-        return [
-            Candidate(instance.report.instance, instance.report.version, instance.load, instance.report.max_num_seqs)
-            for instance in [i for i in able if i.free] or [i for i in able if i.room]
-        ]
+    def _tiers(self, request: RouteRequest) -> Tiers:
+        budget = _budget(request.strategy)
+        instances = [one.candidate(budget) for one in self._by_run.get(request.run_id, ())]
+        return select(instances, request.version_tag, request.strategy, self._pin_of(request))
 
-    def _of_run(self, run_id: str) -> Iterable[_Instance]:
-        """Sorted by name: policies and reasons are the same whatever the order of the reports."""
-        return [instance for _, instance in sorted(self._instances.items()) if instance.report.run_id == run_id]
+    def _overlap(self, request: RouteRequest) -> dict[InstanceId, int]:
+        size = request.strategy.cache_aware_policy.block_size
+        return {
+            one.report.instance: size * one.prefixes.shared(request.blocks)
+            for one in self._by_run.get(request.run_id, ())
+        }
+
+    def _pin(self, request: RouteRequest, instance: InstanceId) -> None:
+        key = (request.run_id, request.group_id)
+        self._pins[key] = instance
+        self._pins.move_to_end(key)
+        if len(self._pins) > KEPT_PINS:
+            self._pins.popitem(last=False)
+
+    def _pin_of(self, request: RouteRequest) -> InstanceId | None:
+        if not request.strategy.enable_group_sticky:
+            return None
+        return self._pins.get((request.run_id, request.group_id))
+
+    # --- reasons -----------------------------------------------------------------------------------------------------
 
     def _why_not(self, request: RouteRequest) -> str:
-        return self._describe(request.run_id, request.version_tag)
+        there = self._describe(request.run_id, request.version_tag)
+        waits_for = WAITS_FOR.get(request.strategy.method)
+        if waits_for and self._tiers(request):
+            return f"{request.strategy.method} waits for {waits_for}; {there}"
+        pin = self._pin_of(request)
+        return f"the group waits for {pin} (enable_group_sticky); {there}" if pin else there
 
     def _describe(self, run_id: str, tag: int) -> str:
         """`2 instances: rollout-0 pulling (v4), rollout-1 full 256/256`."""
-        there = list(self._of_run(run_id))
+        there = self._by_run.get(run_id)
         if not there:
             return f"no instance of run {run_id} has reported in the last {SILENCE_S:.0f} s"
         states = ", ".join(_state(instance, tag) for instance in there)
         return f"{len(there)} instance{'s' if len(there) > 1 else ''}: {states}"
 
 
-def _beside(siblings_on: InstanceId | None, candidates: Sequence[Candidate]) -> Candidate | None:
-    return next((one for one in candidates if one.instance == siblings_on), None)
+def _budget(strategy: RoutingStrategy) -> int:
+    """Of the responses already in engines; 0: they count as they are."""
+    return strategy.request_budget if strategy.method is RoutingMethod.THROUGHPUT_OPTIMAL_WITH_BUDGET else 0
 
 
-def _state(instance: _Instance, tag: int) -> str:
-    report = instance.report
+def _need(request: RouteRequest, number: int) -> int:
+    if not request.tokens:
+        return 1
+    tokens, budget = request.tokens[number], _budget(request.strategy)
+    if not budget:
+        return max(1, tokens)
+    sampled = request.sampled[number] if request.sampled else 0
+    return expected(tokens - sampled, sampled, budget)
+
+
+def _state(instance: Instance, tag: int) -> str:
+    report, one = instance.report, instance.candidate()
     if report.state is not InstanceState.SERVING:
         return f"{report.instance} {report.state} (v{report.version})"
     if report.version < tag:
         return f"{report.instance} at v{report.version}, v{tag} needed"
-    if not instance.room:
-        return f"{report.instance} full {instance.load}/{report.max_num_seqs}"
-    return f"{report.instance} v{report.version}, {instance.load}/{report.max_num_seqs}"
+    if not one.room:
+        return f"{report.instance} full {one.load}/{report.max_num_seqs}"
+    if one.waiting:
+        return f"{report.instance} v{report.version}, {one.waiting} wait for KV cache"
+    return f"{report.instance} v{report.version}, {one.load}/{report.max_num_seqs}"

@@ -33,7 +33,7 @@ class CoordinatorService(CoordinatorServicer):
     async def Report(self, request: pb.InstanceReport, context: Any) -> pb.ReportAck:
         report = await _decoded(request, InstanceReport, context)
         self._fleet.report(report, time.monotonic())
-        self._queue.changed()
+        self._queue.changed(report.run_id)
         return pb.ReportAck()
 
     async def Route(self, request: pb.RouteRequest, context: Any) -> pb.RouteResult:

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from ...activities.routing.activities import RoutingActivities
 from ...activities.routing.client import CoordinatorClient
+from ...activities.routing.contexts import Contexts
 from ...activities.store.connections import async_store
 from ...activities.store.migrate import require_current
 from ...activities.store.reach import require_reachable
@@ -38,7 +40,8 @@ async def serve(listen: str, stack: Stack, stop: asyncio.Event) -> None:
     await asyncio.to_thread(require_current, stack.postgres_url)
     store = async_store(stack.postgres_url, CONNECTIONS_TO_STORE, pre_ping=False, store_id=stack.store_id)
     coordinator = CoordinatorClient(stack.coordinator_address, stack.stack_id)
-    gateway = Gateway(StoredSessions(store), TemporalWorkflows(client), coordinator.route, stack.stack_id)
+    route = RoutingActivities(coordinator, Contexts(store)).place
+    gateway = Gateway(StoredSessions(store), TemporalWorkflows(client), route, stack.stack_id)
     capacity = Capacity(gateway.sessions, gateway.workflows, gateway.models, coordinator.fleet, alone_with(store))
     looking = asyncio.create_task(capacity.run())
     try:

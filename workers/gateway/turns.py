@@ -152,7 +152,7 @@ class Turns:
             indices=(index,),
             version_tag=start.version_tag,
             wait_s=0,
-            method=start.rollout.routing,
+            strategy=start.rollout.strategy,
             prefer=prefer,
         )
         try:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 
 from ...activities.weights.transport import Lease
+from ...schemas.cost_model import CostModel, layout, read_cost_model
 from ...schemas.errors import EngineUnavailable, EngineUnfit, InvariantViolated, PsrlError
 from ...schemas.ids import InstanceId, RunId, Version
 from ...schemas.messages.rollout import EngineSpec, InstanceReport, InstanceState, PullResult
@@ -55,6 +56,7 @@ class Host:
         """The verified version in the engine; none before the first pull and while it is not certain."""
         self._lost = ""
         """Why the engine is LOST: its process may not have ended yet."""
+        self._cost: CostModel | None = None
         self._watchdog = Watchdog(self.gate)
 
     @property
@@ -168,6 +170,8 @@ class Host:
             requests=tuple(self.gate.requests),
             prompt_tokens=tuple(request.prompt for request in inside),
             generated_tokens=tuple(request.sampled for request in inside),
+            cost=self._cost,
+            record_every_s=self._tenancy.spec.record_every_s if self._tenancy.spec else 0.0,
             max_num_seqs=limit,
             pid=os.getpid(),
             tokens_total=self.counts.tokens_total,
@@ -196,6 +200,7 @@ class Host:
         self._to(InstanceState.STARTING)
         engine = self._engine = self._make_engine()
         try:
+            self._cost = await asyncio.to_thread(_cost_of, spec)
             await engine.start(spec)
         except BaseException as error:
             await asyncio.to_thread(engine.shutdown)
@@ -335,3 +340,7 @@ class Host:
         if state is not self._life.state:
             self._life.to(state)
             self.changed.set()
+
+
+def _cost_of(spec: EngineSpec) -> CostModel | None:
+    return read_cost_model(spec.cost_model_path, layout()) if spec.cost_model_path else None

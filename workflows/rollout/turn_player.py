@@ -118,7 +118,7 @@ class TurnPlayer:
             group_id=self._group_id,
             indices=indices,
             version_tag=self._tag,
-            method=self._rollout.routing,
+            strategy=self._rollout.strategy,
             prefer=prefer,
         )
         try:

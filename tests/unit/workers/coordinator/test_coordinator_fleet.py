@@ -1,28 +1,42 @@
 """The fleet's accounting."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psrl.schemas.config.psrl import RoutingMethod
+from psrl.schemas.config import RoutingMethod, RoutingStrategy
+from psrl.schemas.cost_model import CostModel
 from psrl.schemas.ids import GroupId, RunId
 from psrl.schemas.messages.rollout import DispatchPlanRequest, InstanceReport, InstanceState, RouteRequest, RouteResult
 from psrl.workers.coordinator.fleet import DECAY_S, SILENCE_S, Fleet
 
 RUN = RunId("run")
+COST = CostModel(
+    other_threshold=0.01, other_latency_b=0.0, other_latency_k=0.0, attn_latency_b=0.0, attn_latency_k=1e-7
+)
+"""A further request costs next to nothing."""
 
 
 def report(name: str, version: int = 0, state: InstanceState = InstanceState.SERVING, **more: object) -> InstanceReport:
-    values = {"run_id": RUN, "max_num_seqs": 4, "pid": 1, **more}
+    values = {"run_id": RUN, "max_num_seqs": 4, "pid": 1, "cost": COST, **more}
     return InstanceReport.model_validate({"instance": name, "version": version, "state": state, **values})
 
 
 def ask(count: int, tag: int = 0, method: RoutingMethod = RoutingMethod.REQUEST_NUM_BALANCE) -> RouteRequest:
     return RouteRequest(
-        run_id=RUN, group_id=GroupId("000000"), indices=tuple(range(count)), version_tag=tag, method=method
+        run_id=RUN,
+        group_id=GroupId("000000"),
+        indices=tuple(range(count)),
+        version_tag=tag,
+        strategy=RoutingStrategy(method=method, cost_model_path="cost.json"),
     )
+
+
+def with_strategy(request: RouteRequest, **strategy: Any) -> RouteRequest:
+    return request.model_copy(update={"strategy": RoutingStrategy(**strategy)})
 
 
 def plan(per_group: int) -> DispatchPlanRequest:
@@ -166,6 +180,75 @@ def test_a_plan_without_room_says_why() -> None:
     answer = fleet.plan(plan(4), 0)
     assert answer.rooms == ()
     assert answer.reason == "1 instance: rollout-0 full 4/4"
+
+
+def test_a_group_that_sticks_to_an_instance_waits_for_room_there() -> None:
+    fleet = Fleet()
+    for name in ("rollout-0", "rollout-1"):
+        fleet.report(report(name), 0)
+    request = with_strategy(ask(1), enable_group_sticky=True)
+    assert on_each(fleet.place(request, 0)) == {"rollout-0": 1}
+    fleet.report(report("rollout-0", running=4, received=1), 0)
+    result = fleet.place(request, 0)
+    assert result.placements == ()
+    assert result.reason == (
+        "the group waits for rollout-0 (enable_group_sticky); 2 instances: rollout-0 full 4/4, rollout-1 v0, 0/4"
+    )
+    fleet.report(report("rollout-0", state=InstanceState.PULLING, received=1), 0)
+    assert on_each(fleet.place(request, 0)) == {"rollout-1": 1}
+
+
+def test_what_was_placed_counts_as_kv_tokens_until_it_is_reported() -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0", kv_tokens=50, kv_capacity_tokens=100, running=1), 0)
+    request = with_strategy(
+        ask(2), method=RoutingMethod.THROUGHPUT_OPTIMAL, cost_model_path="c", delta_throughput_threshold=0
+    ).model_copy(update={"tokens": (30, 30)})
+    result = fleet.place(request, 0)
+    assert [placement.index for placement in result.placements] == [0]
+    assert result.reason == (
+        "throughput_optimal waits for an instance that it would give enough throughput; 1 instance: rollout-0 v0, 2/4"
+    )
+    fleet.report(report("rollout-0", kv_tokens=60, kv_capacity_tokens=100, running=2, received=1), 0)
+    assert len(fleet.place(request, 0).placements) == 1
+
+
+def test_with_a_budget_every_response_counts_as_a_whole_number_of_it() -> None:
+    fleet = Fleet()
+    lengths = {"requests": ("a", "b"), "prompt_tokens": (10, 10), "generated_tokens": (5, 64)}
+    fleet.report(report("rollout-0", kv_tokens=89, kv_capacity_tokens=290, running=2, **lengths), 0)
+    request = with_strategy(
+        ask(1),
+        method=RoutingMethod.THROUGHPUT_OPTIMAL_WITH_BUDGET,
+        cost_model_path="c",
+        delta_throughput_threshold=0,
+        request_budget=64,
+    )
+    fits, not_so = {"tokens": (14,), "sampled": (0,)}, {"tokens": (15,), "sampled": (0,)}
+    assert fleet.place(request.model_copy(update=not_so), 0).placements == ()
+    assert len(fleet.place(request.model_copy(update=fits), 0).placements) == 1
+
+
+def test_a_prefix_is_followed_until_its_instance_serves_another_version() -> None:
+    fleet = Fleet()
+    for name in ("rollout-0", "rollout-1"):
+        fleet.report(report(name, max_num_seqs=16), 0)
+    request = with_strategy(ask(1), method=RoutingMethod.CACHE_AWARE)
+    there = request.model_copy(update={"tokens": (40,), "blocks": (1, 2)})
+    other = request.model_copy(update={"tokens": (40,), "blocks": (5,)})
+    assert on_each(fleet.place(there, 0)) == {"rollout-0": 1}
+    assert on_each(fleet.place(other, 0)) == {"rollout-1": 1}
+    assert on_each(fleet.place(there, 0)) == {"rollout-0": 1}
+    fleet.report(report("rollout-0", max_num_seqs=16, version=1, running=2, received=2), 0)
+    fleet.report(report("rollout-1", max_num_seqs=16, version=1, running=1, received=1), 0)
+    assert on_each(fleet.place(there, 0)) == {"rollout-1": 1}
+
+
+def test_an_instance_in_which_requests_wait_for_kv_cache_says_so() -> None:
+    fleet = Fleet()
+    fleet.report(report("rollout-0", running=2, engine_waiting=1), 0)
+    assert fleet.place(ask(1), 0).reason == "1 instance: rollout-0 v0, 1 wait for KV cache"
+    assert len(fleet.place(with_strategy(ask(1), admission_reject_on_waiting=False), 0).placements) == 1
 
 
 EVENTS = st.one_of(

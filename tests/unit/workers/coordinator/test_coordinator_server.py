@@ -10,7 +10,7 @@ from temporalio.testing import ActivityEnvironment
 
 from psrl.activities.routing.activities import RoutingActivities
 from psrl.activities.routing.wire import decode, encode
-from psrl.schemas.config.psrl import RoutingMethod
+from psrl.schemas.config import RoutingMethod, RoutingStrategy
 from psrl.schemas.cost_model import CostModel
 from psrl.schemas.errors import Unreachable, UserError
 from psrl.schemas.ids import GroupId, InstanceId, RunId
@@ -78,7 +78,7 @@ async def test_reports_are_seen_and_routed_to(client: CoordinatorClient) -> None
 async def test_the_method_comes_with_the_request(client: CoordinatorClient) -> None:
     for name in ("rollout-0", "rollout-1"):
         await client.report(serving(name))
-    request = ask(0).model_copy(update={"method": RoutingMethod.ROUND_ROBIN})
+    request = ask(0).model_copy(update={"strategy": RoutingStrategy(method=RoutingMethod.ROUND_ROBIN)})
     instances = [(await client.route(request)).placements[0].instance for _ in range(3)]
     assert instances == ["rollout-0", "rollout-1", "rollout-0"]
 

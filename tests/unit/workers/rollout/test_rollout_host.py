@@ -1,13 +1,23 @@
 """The host's states and its gate, with a scripted engine and no store."""
 
 import asyncio
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from psrl.schemas.errors import EngineUnavailable, InstanceBusy, InvariantViolated, Unreachable, WeightsRefused
+from psrl.schemas.cost_model import CostModel
+from psrl.schemas.errors import (
+    ConfigError,
+    EngineUnavailable,
+    InstanceBusy,
+    InvariantViolated,
+    Unreachable,
+    WeightsRefused,
+)
 from psrl.schemas.ids import RunId, Version
 from psrl.schemas.messages.rollout import EngineSpec, InstanceReport, InstanceState
 from psrl.workers.rollout import host as host_module
@@ -385,3 +395,19 @@ async def test_a_report_has_the_lengths_of_each_request_in_the_engine(host: Host
         report = host.report()
     assert (report.requests, report.prompt_tokens, report.generated_tokens) == (("first", "second"), (30, 10), (4, 5))
     assert report.kv_tokens == 49
+
+
+async def test_a_host_tells_what_its_engine_costs_and_does_not_start_one_that_its_file_does_not_know(
+    host: Host, tmp_path: Path
+) -> None:
+    """An instance that no policy could weigh would never get a request."""
+    path = tmp_path / "cost.json"
+    spec = SPEC.model_copy(update={"cost_model_path": str(path)})
+    path.write_text(json.dumps({"TP8_PP1": {}}))
+    with pytest.raises(ConfigError, match="no entry 'TP1_PP1' for this engine; it has: TP8_PP1"):
+        await host.start(spec)
+    assert seen(host) == (InstanceState.STOPPED, -1)
+    cost = {"other_threshold": 1, "other_latency_b": 0, "other_latency_k": 0, "attn_latency_b": 0, "attn_latency_k": 0}
+    path.write_text(json.dumps({"TP1_PP1": cost}))
+    await serve(host, 1, spec)
+    assert host.report().cost == CostModel.model_validate(cost)

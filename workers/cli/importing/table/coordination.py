@@ -7,10 +7,7 @@ HERE = "psrl.rollout_coordination."
 REDUNDANT, ROUTING = f"{HERE}redundant_rollout.", f"{HERE}routing_strategy."
 SYNC, MIGRATION = f"{HERE}sync_and_mig_strategy.sync.", f"{HERE}sync_and_mig_strategy.mig."
 THUNDER_AGENT = f"{HERE}session_strategy.thunder_agent."
-THROUGHPUT = Switch(
-    f"{ROUTING}method", on=("throughput_optimal", "throughput_optimal_with_budget", "throughput_balance")
-)
-CACHE_AWARE = Switch(f"{ROUTING}method", on=("cache_aware", "cache_aware_v1"))
+CACHE = f"{ROUTING}cache_aware_policy."
 BY_STATUS = Switch(f"{HERE}sync_and_mig_strategy.method", off=("greedy",))
 
 ROWS = (
@@ -23,33 +20,36 @@ ROWS = (
     same(f"{REDUNDANT}redundant_rollout_n"),
     renamed(f"{REDUNDANT}alg_global_batch_size", "psrl.staleness_buffer_entries", weak=True),
     renamed(f"{REDUNDANT}alg_rollout_n", "psrl.rollout_n", weak=True),
-    same(f"{ROUTING}method", "the policies that PSRL has beside these three are not supported yet"),
+    same(f"{ROUTING}method", "`throughput_balance` has no counterpart: PSRL names it and has no such policy either"),
     same(
         f"{ROUTING}max_concurrent_seqs_per_instance",
         "0 has no counterpart",
         none_at(0, why="there is always a cap; the default of 1024 counts"),
     ),
-    *part(CACHE_AWARE, "routing by cached prefixes", f"{ROUTING}cache_aware_policy.*"),
+    same(f"{CACHE}cache_threshold"),
+    same(f"{CACHE}balance_abs_threshold"),
+    same(f"{CACHE}balance_rel_threshold"),
+    same(f"{CACHE}balance_token_usage_threshold"),
+    same(f"{CACHE}overload_token_usage_threshold"),
+    same(f"{CACHE}max_tree_size"),
+    same(f"{CACHE}block_size"),
+    same(f"{CACHE}kv_capacity_threshold"),
+    *not_needed("there is one tier of KV cache: a weight would change nothing", f"{CACHE}gpu_overlap_weight"),
+    *not_needed("what is remembered is kept within its size at all times", f"{CACHE}eviction_interval_secs"),
+    not_supported(f"{CACHE}lmcache_overlap_weight", "a second tier of KV cache", 0),
     not_supported(f"{ROUTING}kv_transfer.enable", "moving the KV cache between engines", False),
     *part(
         Switch(f"{ROUTING}kv_transfer.enable", off=(False,)),
         "moving the KV cache between engines",
         f"{ROUTING}kv_transfer.*",
     ),
-    *part(
-        THROUGHPUT,
-        "routing by a model of throughput",
-        f"{ROUTING}cost_model_path",
-        f"{ROUTING}delta_throughput_threshold",
-        f"{ROUTING}request_budget",
-    ),
-    *not_needed(
-        "the oldest version is served first, then the oldest group",
-        f"{ROUTING}request_sort_indicator",
-        f"{ROUTING}enable_multi_priority_queue",
-    ),
-    *not_needed("the routing policy alone decides among instances with room", f"{ROUTING}candidate_sort_indicator"),
-    *not_needed("a group stays on one instance while that has room", f"{ROUTING}enable_group_sticky"),
+    same(f"{ROUTING}cost_model_path"),
+    same(f"{ROUTING}delta_throughput_threshold"),
+    same(f"{ROUTING}request_budget"),
+    same(f"{ROUTING}request_sort_indicator"),
+    same(f"{ROUTING}enable_multi_priority_queue"),
+    same(f"{ROUTING}candidate_sort_indicator"),
+    same(f"{ROUTING}enable_group_sticky"),
     *not_needed("a turn begins where the one before it was", f"{ROUTING}enable_trajectory_sticky"),
     *not_needed(
         "PSRL itself does not read it",
@@ -61,10 +61,7 @@ ROWS = (
         f"{ROUTING}check_interval_in_ms",
         f"{HERE}sync_and_mig_strategy.check_interval_in_ms",
     ),
-    *not_needed(
-        "an engine gets a short queue, filled only when no instance has a free slot",
-        f"{ROUTING}admission_reject_on_waiting",
-    ),
+    same(f"{ROUTING}admission_reject_on_waiting"),
     not_supported(
         f"{ROUTING}max_num_waiting_reqs_after_preemption", "routing again what an engine has preempted", 1024
     ),

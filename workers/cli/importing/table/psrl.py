@@ -83,6 +83,8 @@ ROWS = (
         "psrl.server_rollout.*",
     ),
     *not_needed("there is no gateway: groups go to the engines' task queues", "psrl.rollout_gateway.*"),
+    same("psrl.status_collection.stats_recorder.enable"),
+    same("psrl.status_collection.stats_recorder.interval_in_s"),
     *not_needed("instances report to the coordinator by themselves", "psrl.status_collection.*"),
     not_supported("psrl.env_worker.enable", "environments in processes of their own", False),
     *part(

@@ -5,4 +5,4 @@ from .contract import Candidate, RoutingSnapshot
 
 def round_robin(snapshot: RoutingSnapshot) -> Candidate:
     last = snapshot.last or ""
-    return next((one for one in snapshot.candidates if one.instance > last), snapshot.candidates[0])
+    return min(snapshot.candidates, key=lambda one: (one.instance <= last, one.instance))
