@@ -4,12 +4,13 @@ import asyncio
 import sys
 import time
 
-from tests.benchmarks import control_cost, generation, latency, memory, sessions, weights, whole
+from tests.benchmarks import control_cost, generation, latency, memory, routing, sessions, weights, whole
 
 MEASUREMENTS = {
     "generation": generation.measure,
     "control": control_cost.measure,
     "latency": latency.measure,
+    "routing": routing.measure,
     "sessions": sessions.measure,
     "weights": weights.measure,
     "whole": whole.measure,
@@ -17,7 +18,7 @@ MEASUREMENTS = {
     "memory": memory.measure,
     "many-sessions": sessions.measure_many,
 }
-BY_DEFAULT = ("generation", "control", "latency", "sessions", "weights", "whole")
+BY_DEFAULT = ("generation", "control", "latency", "routing", "sessions", "weights", "whole")
 
 
 def main(names: list[str]) -> None:

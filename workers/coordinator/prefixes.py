@@ -17,8 +17,15 @@ class Prefixes:
         return len(self._blocks)
 
     def shared(self, blocks: Sequence[int]) -> int:
-        """How many blocks from the beginning are there."""
-        return next((count for count, block in enumerate(blocks) if block not in self._blocks), len(blocks))
+        """How many blocks from the beginning are there. Where one is, all before it are: a search finds the end."""
+        there, missing = 0, len(blocks)
+        while there < missing:
+            middle = (there + missing) // 2
+            if blocks[middle] in self._blocks:
+                there = middle + 1
+            else:
+                missing = middle
+        return there
 
     def add(self, blocks: Sequence[int], most: int) -> None:
         for block in reversed(blocks):
