@@ -9,6 +9,7 @@ TEMPORAL_NAMESPACE = "PSRL_TEMPORAL_NAMESPACE"
 TEMPORAL_UI = "PSRL_TEMPORAL_UI"
 POSTGRES_URL = "PSRL_POSTGRES_URL"
 COORDINATOR_ADDRESS = "PSRL_COORDINATOR_ADDRESS"
+COORDINATOR_METRICS = "PSRL_COORDINATOR_METRICS"
 GATEWAY_ADDRESS = "PSRL_GATEWAY_ADDRESS"
 INSTANCES = "PSRL_INSTANCES"
 WEIGHTS_DIR = "PSRL_WEIGHTS_DIR"
@@ -61,6 +62,7 @@ MODEL_VARIABLE = "PSRL_MODEL"
 PROCESSES = (
     Variable(PART_VARIABLE, "set by `psrl up`", "Which part of the stack a process belongs to."),
     Variable(START_FAULT_VARIABLE, "set by the rollout host", "Where an engine's process says why it did not start."),
+    Variable(COORDINATOR_METRICS, "no metrics", "Where the coordinator serves Prometheus metrics, `HOST:PORT`."),
     Variable(TASK_VARIABLE, "set for an agent", "Path of its task as JSON."),
     Variable(MODEL_VARIABLE, "set for an agent", "The model that it is to ask for."),
     Variable("OMP_NUM_THREADS", "`1`", "Threads of the trainer's and the engines' CPU work."),

@@ -11,7 +11,7 @@ Promises, by its own accounting:
 """
 
 import random
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 
 from ...schemas.config import RoutingMethod, RoutingStrategy
@@ -51,6 +51,10 @@ class Fleet:
         self._pins: OrderedDict[tuple[str, str], InstanceId] = OrderedDict()
         """Of groups that stick to one instance."""
         self._chance = chance
+        self.placed: Counter[str] = Counter()
+        """Of each run: trajectories placed, for metrics."""
+        self.methods: dict[str, RoutingMethod] = {}
+        """Of each run that has routed, for the recorder."""
 
     def report(self, report: InstanceReport, now: float) -> None:
         known = self._instances.get(report.instance)
@@ -133,7 +137,9 @@ class Fleet:
         self._by_run = defaultdict(list)
         for _, instance in sorted(self._instances.items()):
             self._by_run[instance.report.run_id].append(instance)
-        self._last = {run: last for run, last in self._last.items() if run in self._by_run}
+        for of_runs in (self._last, self.placed, self.methods):
+            for run_id in [run_id for run_id in of_runs if run_id not in self._by_run]:
+                del of_runs[run_id]
 
     # --- choosing ----------------------------------------------------------------------------------------------------
 
@@ -171,6 +177,8 @@ class Fleet:
         instance.place(now, _need(request, number) if request.tokens else 0)
         self._next_change = min(self._next_change, now + DECAY_S)
         self._last[request.run_id] = chosen.instance
+        self.placed[request.run_id] += 1
+        self.methods[request.run_id] = request.strategy.method
         if request.blocks:
             settings = request.strategy.cache_aware_policy
             instance.prefixes.add(request.blocks, settings.max_tree_size // settings.block_size)

@@ -1,16 +1,45 @@
 """`python -m psrl.workers.coordinator.main`: the coordinator process of a stack."""
 
 import asyncio
+import os
+import time
 
+from ...schemas.environment import COORDINATOR_METRICS
 from ...schemas.stack import Stack
 from ..process import run_worker
+from .fleet import Fleet
+from .metrics import FleetMetrics, serve_metrics
+from .now import look
+from .recorder import Recorder
 from .server import GRACE_S, start_server
+from .waiting import RouteQueue
+
+LOOK_S = 0.1
+"""The shortest interval of a recorder."""
 
 
 async def serve(stack: Stack, stop: asyncio.Event) -> None:
-    server, _ = await start_server(stack.coordinator_address, stack.stack_id)
-    await stop.wait()
-    await server.stop(GRACE_S)
+    fleet = Fleet()
+    queue, metrics = RouteQueue(fleet), FleetMetrics()
+    address = os.environ.get(COORDINATOR_METRICS, "")
+    stop_metrics = serve_metrics(address, metrics) if address else None
+    server, _ = await start_server(stack.coordinator_address, stack.stack_id, fleet, queue)
+    watching = asyncio.create_task(watch(fleet, queue, metrics, Recorder(stack.home / "status")))
+    try:
+        await stop.wait()
+    finally:
+        watching.cancel()
+        await server.stop(GRACE_S)
+        if stop_metrics is not None:
+            await asyncio.to_thread(stop_metrics)
+
+
+async def watch(fleet: Fleet, queue: RouteQueue, metrics: FleetMetrics, recorder: Recorder) -> None:
+    """Until it is cancelled."""
+    while True:
+        metrics.now = look(fleet, queue, time.monotonic(), time.time())
+        await asyncio.to_thread(recorder.record, metrics.now)
+        await asyncio.sleep(LOOK_S)
 
 
 if __name__ == "__main__":

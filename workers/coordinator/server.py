@@ -26,9 +26,8 @@ GRACE_S = 0.5
 class CoordinatorService(CoordinatorServicer):
     """One method per rpc of `coordinator.proto`."""
 
-    def __init__(self) -> None:
-        self._fleet = Fleet()
-        self._queue = RouteQueue(self._fleet)
+    def __init__(self, fleet: Fleet, queue: RouteQueue) -> None:
+        self._fleet, self._queue = fleet, queue
 
     async def Report(self, request: pb.InstanceReport, context: Any) -> pb.ReportAck:
         report = await _decoded(request, InstanceReport, context)
@@ -47,12 +46,16 @@ class CoordinatorService(CoordinatorServicer):
         return encode(self._fleet.snapshot(time.monotonic()), pb.FleetSnapshot)
 
 
-async def start_server(address: str, stack_id: str = "") -> tuple[Any, int]:
-    """A started server and its port (`address` may ask for port 0). With `stack_id` it serves no other stack. Raises
-    `UserError` when the port is taken."""
+async def start_server(
+    address: str, stack_id: str = "", fleet: Fleet | None = None, queue: RouteQueue | None = None
+) -> tuple[Any, int]:
+    """A started server and its port (`address` may ask for port 0). With `stack_id` it serves no other stack; `fleet`
+    and its `queue` are given by whoever watches them. Raises `UserError` when the port is taken."""
+    fleet = fleet or Fleet()
+    service = CoordinatorService(fleet, queue or RouteQueue(fleet))
     guards = (OnlyOurs(stack_id),) if stack_id else ()
     server = grpc.aio.server(interceptors=guards, options=[("grpc.so_reuseport", 0)])
-    add_CoordinatorServicer_to_server(CoordinatorService(), server)  # type: ignore[no-untyped-call]
+    add_CoordinatorServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     try:
         port = server.add_insecure_port(address)
     except RuntimeError as error:
