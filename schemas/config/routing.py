@@ -109,8 +109,8 @@ class RoutingStrategy(Section):
     enable_group_sticky: bool = False
     """All requests of a group go to one instance, and wait for room there. Without, they do as long as it has room."""
     cost_model_path: str | None = None
-    """JSON file with what an engine costs, one entry per parallel layout. Every rollout host reads it when its engine
-    starts."""
+    """JSON file with what an engine costs, one entry per parallel layout: `psrl calibrate` writes it. Every rollout
+    host reads it when its engine starts."""
     delta_throughput_threshold: float = Field(default=0.5, ge=0, le=1)
     """`throughput_optimal`: an instance is given a request only if that adds at least this share of the throughput
     which the request would have on an idle one."""

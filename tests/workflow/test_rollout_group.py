@@ -82,7 +82,7 @@ async def test_a_group_ends_at_its_deadline_though_no_coordinator_answers(client
     async with asyncio.timeout(30):
         report = await play(client, Unrouted(), start(run_id, timeout_s=3))
     assert report.outcome is GroupOutcome.FAILED
-    assert "had room before the deadline" in report.reason
+    assert "took it before the deadline (the coordinator did not answer)" in report.reason
 
 
 async def test_every_trajectory_samples_with_its_own_seed_also_after_an_interruption(
@@ -297,7 +297,7 @@ async def test_a_group_that_finds_no_room_fails_at_its_deadline_and_says_so(skip
 
     report = await play(skipping, NoRoom(), start(run_id, timeout_s=30))
     assert report.outcome is GroupOutcome.FAILED
-    assert "no instance at v0 or newer had room" in report.reason
+    assert report.reason == "t00: no instance at v0 or newer took it before the deadline (all full)"
 
 
 async def test_the_trace_names_turn_tokens_version_and_instance(client: Client, run_id: str) -> None:

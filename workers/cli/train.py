@@ -24,6 +24,8 @@ from .runs import ENDED, ENDING, RPC_TIMEOUT, RUN_TYPE, living
 
 PATHS = (("model", "path"), ("data", "train_files"), ("data", "val_files"))
 """Keys with paths: made absolute here, because the workers live in another directory."""
+COST_MODEL = ("psrl", "rollout_coordination", "routing_strategy", "cost_model_path")
+"""One more."""
 
 
 def read_config(file: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], RunConfig]:
@@ -38,10 +40,19 @@ def read_config(file: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], R
     data = values.get("data")
     if isinstance(data, dict) and str(data.get("chat_template")).endswith(TEMPLATE_SUFFIX):
         data["chat_template"] = _absolute(data["chat_template"])
+    _absolute_cost_model(values)
     place, _, name = str(values["reward"]["function"]).rpartition(":")
     if is_file(place):
         values["reward"]["function"] = f"{_absolute(place)}:{name}"
     return values, parse_config(values)
+
+
+def _absolute_cost_model(values: dict[str, Any]) -> None:
+    section: Any = values
+    for name in COST_MODEL[:-1]:
+        section = section.get(name) if isinstance(section, dict) else None
+    if isinstance(section, dict) and section.get(COST_MODEL[-1]):
+        section[COST_MODEL[-1]] = _absolute(section[COST_MODEL[-1]])
 
 
 async def ready_stack(config: RunConfig, home: Path, start: bool, say: Callable[[str], None]) -> Stack:

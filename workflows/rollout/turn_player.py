@@ -69,6 +69,8 @@ class TurnPlayer:
         self._seed = group_seed(rollout.seed, group_id)
         self._playing: set[asyncio.Task[None]] = set()
         self._calls = 0
+        self._waited_for = ""
+        """As the coordinator said last."""
 
     async def play(self) -> None:
         """Until it is cancelled: whether enough have finished, and whether one must continue after all because another
@@ -105,7 +107,9 @@ class TurnPlayer:
         if len(placements) < len(indices):
             await workflow.sleep(settings.ROUTE_RETRY_S)
             if self._lifetime.over:
-                self._turns.without_room(f"no instance at v{self._tag} or newer had room before the deadline")
+                self._turns.without_room(
+                    f"no instance at v{self._tag} or newer took it before the deadline ({self._waited_for})"
+                )
 
     def _begin(self, placements: Sequence[Placement]) -> None:
         for share in self._turns.placed(placements):
@@ -122,13 +126,16 @@ class TurnPlayer:
             prefer=prefer,
         )
         try:
-            return (await self._call_route(request)).placements
+            answer = await self._call_route(request)
         except FailureError as error:
             # A local activity's own error arrives bare.
             cause = error.cause if isinstance(error, ActivityError) else error
             if is_cancelled_exception(error) or (isinstance(cause, ApplicationError) and cause.non_retryable):
                 raise
+            self._waited_for = "the coordinator did not answer"
             return ()
+        self._waited_for = answer.reason or self._waited_for
+        return answer.placements
 
     # --- generating --------------------------------------------------------------------------------------------------
 

@@ -220,6 +220,9 @@ def test_paths_become_absolute_because_workers_live_elsewhere(
     assert parsed.data.train_files == (str(tmp_path / "train.jsonl"),)
     assert parsed.data.val_files == (str(tmp_path / "v" / "*.jsonl"),)
     assert parsed.data.chat_template == str(tmp_path / "t.jinja")
+    cost_model = "psrl.rollout_coordination.routing_strategy.cost_model_path=cost.json"
+    routing = read_config(config, [cost_model])[1].psrl.rollout_coordination.routing_strategy
+    assert routing.cost_model_path == str(tmp_path / "cost.json")
     _, from_file = read_config(config, ["reward.function=rewards/judge.py:score"])
     assert from_file.reward.function == f"{tmp_path}/rewards/judge.py:score"
     _, of_a_module = read_config(config, ["reward.function=rewards.judge:score"])
