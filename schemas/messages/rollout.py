@@ -350,17 +350,15 @@ class InstanceReport(Message):
     """Of each of `requests`: what was in its context when its turn began."""
     generated_tokens: tuple[int, ...] = ()
     """Of each of `requests`: sampled in this turn so far, by earlier calls too."""
-    preemptions: int = 0
-    """Requests that the engine took the KV cache from, in its life; 0 from an engine that does not say."""
     ttft_s: float | None = None
-    """Mean time to the first token of the requests that got theirs of late; null when none did, or from an engine that
-    does not say."""
+    """Mean time from entering the engine to the first token, of the requests that got theirs since the report before;
+    null when none did."""
     itl_s: float | None = None
-    """Mean time between two tokens of a request of late; null as above."""
+    """Mean time between two tokens of a request, by `running` and `throughput`; null when there were none."""
     cost: CostModel | None = None
     """Of this engine; null where the run has no cost model."""
     engine_waiting: int = 0
-    """Requests that have a slot and wait for room in the KV cache; 0 from an engine that does not say."""
+    """Requests that have a slot but, by their lengths, no room in the KV cache."""
     record_every_s: float = 0.0
     """How often the coordinator is to record the instance's status; 0: not at all."""
     max_num_seqs: int = 0

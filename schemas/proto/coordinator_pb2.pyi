@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class InstanceReport(_message.Message):
-    __slots__ = ("schema_version", "instance", "run_id", "state", "version", "running", "waiting", "received", "kv_cache_usage", "max_num_seqs", "pid", "tokens_total", "kv_capacity_tokens", "kv_tokens", "throughput", "requests", "prompt_tokens", "generated_tokens", "preemptions", "ttft_s", "itl_s", "cost", "engine_waiting", "record_every_s")
+    __slots__ = ("schema_version", "instance", "run_id", "state", "version", "running", "waiting", "received", "kv_cache_usage", "max_num_seqs", "pid", "tokens_total", "kv_capacity_tokens", "kv_tokens", "throughput", "requests", "prompt_tokens", "generated_tokens", "ttft_s", "itl_s", "cost", "engine_waiting", "record_every_s")
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -26,7 +26,6 @@ class InstanceReport(_message.Message):
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     GENERATED_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     TTFT_S_FIELD_NUMBER: _ClassVar[int]
     ITL_S_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
@@ -50,13 +49,12 @@ class InstanceReport(_message.Message):
     requests: _containers.RepeatedScalarFieldContainer[str]
     prompt_tokens: _containers.RepeatedScalarFieldContainer[int]
     generated_tokens: _containers.RepeatedScalarFieldContainer[int]
-    preemptions: int
     ttft_s: float
     itl_s: float
     cost: CostModel
     engine_waiting: int
     record_every_s: float
-    def __init__(self, schema_version: _Optional[int] = ..., instance: _Optional[str] = ..., run_id: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., received: _Optional[int] = ..., kv_cache_usage: _Optional[float] = ..., max_num_seqs: _Optional[int] = ..., pid: _Optional[int] = ..., tokens_total: _Optional[int] = ..., kv_capacity_tokens: _Optional[int] = ..., kv_tokens: _Optional[int] = ..., throughput: _Optional[float] = ..., requests: _Optional[_Iterable[str]] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., generated_tokens: _Optional[_Iterable[int]] = ..., preemptions: _Optional[int] = ..., ttft_s: _Optional[float] = ..., itl_s: _Optional[float] = ..., cost: _Optional[_Union[CostModel, _Mapping]] = ..., engine_waiting: _Optional[int] = ..., record_every_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, schema_version: _Optional[int] = ..., instance: _Optional[str] = ..., run_id: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., received: _Optional[int] = ..., kv_cache_usage: _Optional[float] = ..., max_num_seqs: _Optional[int] = ..., pid: _Optional[int] = ..., tokens_total: _Optional[int] = ..., kv_capacity_tokens: _Optional[int] = ..., kv_tokens: _Optional[int] = ..., throughput: _Optional[float] = ..., requests: _Optional[_Iterable[str]] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., generated_tokens: _Optional[_Iterable[int]] = ..., ttft_s: _Optional[float] = ..., itl_s: _Optional[float] = ..., cost: _Optional[_Union[CostModel, _Mapping]] = ..., engine_waiting: _Optional[int] = ..., record_every_s: _Optional[float] = ...) -> None: ...
 
 class CostModel(_message.Message):
     __slots__ = ("schema_version", "other_threshold", "other_latency_b", "other_latency_k", "attn_latency_b", "attn_latency_k")

@@ -21,6 +21,7 @@ class Counts:
         self._sampled_ever = 0
         self._sampled_at: deque[tuple[float, int]] = deque()
         """When the rate was asked for, and how many had been sampled by then."""
+        self._first_token_s: list[float] = []
 
     @contextmanager
     def caller(self) -> Iterator[None]:
@@ -36,6 +37,15 @@ class Counts:
         """By a request that is in the engine."""
         self.tokens += tokens
         self._sampled_ever += tokens
+
+    def first_token(self, seconds: float) -> None:
+        """After a request entered the engine."""
+        self._first_token_s.append(seconds)
+
+    def take_first_token_s(self) -> float | None:
+        """Mean of those since the question before."""
+        taken, self._first_token_s = self._first_token_s, []
+        return sum(taken) / len(taken) if taken else None
 
     def rate(self, now: float) -> float:
         """Tokens sampled per second, over the last `WINDOW_S` or since the question before, whichever is longer."""

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 
 from .engine import Engine
 
@@ -23,6 +24,8 @@ class Tokens:
     """Tokens of the context when its turn began."""
     sampled: int
     """Tokens of the turn so far."""
+    shares: str = ""
+    """Requests that name the same thing have the same context before their turn: its KV cache is there once."""
 
 
 class Gate:
@@ -62,6 +65,18 @@ class Gate:
         """Requests inside for which an engine of so many slots has none yet: it takes them in the order they came."""
         return list(self._inside)[slots:]
 
+    def beyond(self, slots: int, capacity: int) -> int:
+        """How many of those with a slot do not fit a KV cache of so many tokens, the engine taking them in the order in
+        which they came."""
+        held, seen = 0, set[str]()
+        with_slot = list(islice(self._inside.values(), slots))
+        for place, tokens in enumerate(with_slot):
+            held += tokens.sampled + (0 if tokens.shares in seen else tokens.prompt)
+            seen.add(tokens.shares)
+            if held > capacity:
+                return len(with_slot) - place
+        return 0
+
     def open(self) -> None:
         self._open.set()
 
@@ -79,9 +94,9 @@ class Gate:
         return self.is_open
 
     @contextmanager
-    def slot(self, request_id: str, prompt_tokens: int, sampled: int = 0) -> Iterator[None]:
+    def slot(self, request_id: str, prompt_tokens: int, sampled: int = 0, shares: str = "") -> Iterator[None]:
         """`sampled`: tokens of the turn that earlier calls produced."""
-        self._inside[request_id] = Tokens(prompt_tokens, sampled)
+        self._inside[request_id] = Tokens(prompt_tokens, sampled, shares or request_id)
         self._empty.clear()
         try:
             yield

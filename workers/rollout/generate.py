@@ -155,10 +155,15 @@ class Generator:
         row_tokens = _row_tokens(spec.flush_tokens, asked.chunk_tokens)
         try:
             abort = functools.partial(engine.abort, [asked.request_id])
-            slot = self._host.gate.slot(asked.request_id, progress.prompt_tokens, progress.stored)
+            alone = request.turn or request.conversation
+            shares = asked.request_id if alone else request.trajectory.group_id
+            slot = self._host.gate.slot(asked.request_id, progress.prompt_tokens, progress.stored, shares)
+            entered = time.monotonic()
             with slot, inside.during(abort):
                 async with aclosing(engine.generate(asked)) as stream:
                     async for chunk in stream:
+                        if not progress.new_tokens:
+                            self._host.counts.first_token(time.monotonic() - entered)
                         progress.add(chunk)
                         self._host.gate.progress(asked.request_id, len(chunk.token_ids))
                         self._host.counts.sampled(len(chunk.token_ids))

@@ -155,6 +155,7 @@ class Host:
         alive = self._engine is not None and self._engine.alive()
         capacity = self._engine.kv_capacity_tokens if self._engine is not None and alive else 0
         inside = self.gate.requests.values()
+        throughput = self.counts.rate(time.monotonic())
         return InstanceReport(
             instance=self.instance,
             run_id=self._tenancy.spec.run_id if self._tenancy.spec else "",
@@ -166,7 +167,10 @@ class Host:
             kv_cache_usage=min(1.0, self.gate.tokens_inside / capacity) if capacity else 0.0,
             kv_tokens=self.gate.tokens_inside,
             kv_capacity_tokens=capacity,
-            throughput=self.counts.rate(time.monotonic()),
+            throughput=throughput,
+            ttft_s=self.counts.take_first_token_s(),
+            itl_s=running / throughput if throughput else None,
+            engine_waiting=self.gate.beyond(limit, capacity) if capacity else 0,
             requests=tuple(self.gate.requests),
             prompt_tokens=tuple(request.prompt for request in inside),
             generated_tokens=tuple(request.sampled for request in inside),

@@ -19,3 +19,12 @@ def test_the_rate_of_an_engine_that_was_not_asked_for_long_is_of_all_that_time()
     counts.rate(0.0)
     counts.sampled(90)
     assert counts.rate(30.0) == 3
+
+
+def test_the_time_to_the_first_token_is_of_those_since_it_was_asked_for() -> None:
+    counts = Counts()
+    assert counts.take_first_token_s() is None
+    counts.first_token(0.25)
+    counts.first_token(0.75)
+    assert counts.take_first_token_s() == 0.5
+    assert counts.take_first_token_s() is None

@@ -411,3 +411,16 @@ async def test_a_host_tells_what_its_engine_costs_and_does_not_start_one_that_it
     path.write_text(json.dumps({"TP1_PP1": cost}))
     await serve(host, 1, spec)
     assert host.report().cost == CostModel.model_validate(cost)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "slots", "waiting"),
+    [(100, 4, 0), (59, 4, 1), (58, 4, 2), (45, 4, 2), (45, 2, 0), (44, 4, 3), (3, 4, 4)],
+)
+def test_requests_wait_for_kv_cache_by_their_lengths_a_shared_prompt_counting_once(
+    host: Host, capacity: int, slots: int, waiting: int
+) -> None:
+    """Of one group 30 tokens of prompt with 10 and 5 after it, of others 14 and 20."""
+    gate = host.gate
+    with gate.slot("a-0", 30, 10, "a"), gate.slot("a-1", 30, 5, "a"), gate.slot("b", 14), gate.slot("c", 20):
+        assert gate.beyond(slots, capacity) == waiting

@@ -28,7 +28,7 @@ class Candidate:
     """Slots."""
     serving: bool = True
     waiting: int = 0
-    """Requests that have a slot and wait for room in the KV cache."""
+    """Requests that have a slot and no room in the KV cache."""
     kv_tokens: int = 0
     """In its KV cache, or about to be."""
     kv_capacity: int = 0
