@@ -28,6 +28,7 @@ from psrl.activities.environments.step import Environments
 from psrl.activities.generation.turns import TurnStore
 from psrl.activities.generation.writer import SegmentWriter
 from psrl.activities.routing.activities import RoutingActivities
+from psrl.activities.routing.contexts import Contexts
 from psrl.activities.sessions.running import RunningSessions
 from psrl.activities.store.activities import StoreActivities
 from psrl.activities.weights.transports import every_transport
@@ -202,7 +203,7 @@ async def small_stack(
         _set_environment(entered, {VARIABLE: json.dumps(vars(process_script or script))})
         coordinator = await entered.enter_async_context(CoordinatorClient(stack.coordinator_address))
         await _start_trainer(entered, stack)
-        routing = RoutingActivities(coordinator)
+        routing = RoutingActivities(coordinator, Contexts(store))
         activities = StoreActivities(store, RunningSessions(client))
         await entered.enter_async_context(orchestrator(client, activities, routing, cached_workflows))
         queue = environments_queue(uuid.uuid4().hex[:8])

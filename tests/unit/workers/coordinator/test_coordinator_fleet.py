@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psrl.schemas.config import RoutingMethod, RoutingStrategy
+from psrl.schemas.config import CandidateOrder, RoutingMethod, RoutingStrategy
 from psrl.schemas.cost_model import CostModel
 from psrl.schemas.ids import GroupId, RunId
 from psrl.schemas.messages.rollout import DispatchPlanRequest, InstanceReport, InstanceState, RouteRequest, RouteResult
@@ -263,10 +263,20 @@ EVENTS = st.one_of(
         st.sampled_from([4, 8]),
     ),
     st.builds(
-        lambda count, tag, method: ("route", count, tag, method),
+        lambda count, tag, strategy, tokens, blocks: ("route", count, tag, strategy, tokens, blocks),
         st.integers(1, 8),
         st.integers(0, 4),
-        st.sampled_from(list(RoutingMethod)),
+        st.builds(
+            RoutingStrategy,
+            method=st.sampled_from(RoutingMethod),
+            cost_model_path=st.just("cost.json"),
+            delta_throughput_threshold=st.sampled_from([0, 0.5, 1]),
+            candidate_sort_indicator=st.sampled_from(CandidateOrder),
+            enable_group_sticky=st.booleans(),
+            admission_reject_on_waiting=st.booleans(),
+        ),
+        st.integers(1, 60),
+        st.integers(0, 3),
     ),
     st.builds(lambda seconds: ("wait", seconds), st.floats(0, 7)),
 )
@@ -279,12 +289,20 @@ def test_no_placement_is_older_than_its_tag_or_above_capacity(events: list[tuple
     for event in events:
         match event:
             case ("report", str() as name, version, state, running, received, pid, slots):
-                counts = {"running": running, "received": received, "max_num_seqs": slots}
+                counts = {"running": running, "received": received, "max_num_seqs": slots, "kv_capacity_tokens": 100}
                 known[name] = report(name, version=version, state=state, pid=pid, **counts)
                 fleet.report(known[name], now)
-            case ("route", int() as count, int() as tag, RoutingMethod() as method):
+            case (
+                "route",
+                int() as count,
+                int() as tag,
+                RoutingStrategy() as strategy,
+                int() as tokens,
+                int() as blocks,
+            ):
                 before = {item.report.instance: item.load for item in fleet.snapshot(now).instances}
-                result = fleet.place(ask(count, tag, method), now)
+                told = {"strategy": strategy, "tokens": (tokens,) * count, "blocks": tuple(range(blocks))}
+                result = fleet.place(ask(count, tag).model_copy(update=told), now)
                 added = Counter(placement.instance for placement in result.placements)
                 for placement in result.placements:
                     there = known[placement.instance]
