@@ -1,6 +1,7 @@
 """`python -m psrl.workers.coordinator.main`: the coordinator process of a stack."""
 
 import asyncio
+import logging
 import os
 import time
 
@@ -14,6 +15,8 @@ from .recorder import Recorder
 from .server import GRACE_S, start_server
 from .waiting import RouteQueue
 
+log = logging.getLogger(__name__)
+
 LOOK_S = 0.1
 """The shortest interval of a recorder."""
 
@@ -25,6 +28,7 @@ async def serve(stack: Stack, stop: asyncio.Event) -> None:
     stop_metrics = serve_metrics(address, metrics) if address else None
     server, _ = await start_server(stack.coordinator_address, stack.stack_id, fleet, queue)
     watching = asyncio.create_task(watch(fleet, queue, metrics, Recorder(stack.home / "status")))
+    watching.add_done_callback(_tell)
     try:
         await stop.wait()
     finally:
@@ -40,6 +44,12 @@ async def watch(fleet: Fleet, queue: RouteQueue, metrics: FleetMetrics, recorder
         metrics.now = look(fleet, queue, time.monotonic(), time.time())
         await asyncio.to_thread(recorder.record, metrics.now)
         await asyncio.sleep(LOOK_S)
+
+
+def _tell(watching: asyncio.Task[None]) -> None:
+    """A defect there costs the records, and no placement."""
+    if not watching.cancelled() and (error := watching.exception()) is not None:
+        log.error("the fleet is watched no longer: there are no records and no metrics", exc_info=error)
 
 
 if __name__ == "__main__":
