@@ -4,7 +4,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from ..config import ModelSection, RolloutSection, RoutingStrategy, RunConfig
 from ..cost_model import CostModel
@@ -361,6 +361,13 @@ class InstanceReport(Message):
     """Requests that have a slot but, by their lengths, no room in the KV cache."""
     record_every_s: float = 0.0
     """How often the coordinator is to record the instance's status; 0: not at all."""
+
+    @model_validator(mode="after")
+    def _one_length_each(self) -> Self:
+        if not len(self.requests) == len(self.prompt_tokens) == len(self.generated_tokens):
+            raise ValueError(f"{len(self.requests)} requests with lengths of others")
+        return self
+
     max_num_seqs: int = 0
     pid: int = 0
     tokens_total: int = 0

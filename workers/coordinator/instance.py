@@ -5,7 +5,6 @@ reports the placements of this process are the only fresh fact. The same holds f
 """
 
 from collections import deque
-from collections.abc import Sequence
 
 from ...schemas.messages.rollout import InstanceReport, InstanceState
 from .policies.routing.contract import Candidate
@@ -84,9 +83,7 @@ class Instance:
         )
 
     def _kv_tokens(self, budget: int) -> int:
-        lengths: Sequence[tuple[int, int]] = tuple(
-            zip(self.report.prompt_tokens, self.report.generated_tokens, strict=False)
-        )
-        if budget and lengths:
-            return sum(expected(prompt, sampled, budget) for prompt, sampled in lengths)
-        return self.report.kv_tokens
+        if not budget or not self.report.requests:
+            return self.report.kv_tokens
+        lengths = zip(self.report.prompt_tokens, self.report.generated_tokens, strict=True)
+        return sum(expected(prompt, sampled, budget) for prompt, sampled in lengths)

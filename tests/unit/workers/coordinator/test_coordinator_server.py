@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -62,6 +63,11 @@ def test_a_report_survives_the_wire_unchanged() -> None:
     )
     wire = pb.InstanceReport.FromString(encode(report, pb.InstanceReport).SerializeToString())
     assert decode(wire, InstanceReport) == report
+
+
+def test_a_report_whose_lengths_are_not_of_its_requests_is_refused() -> None:
+    with pytest.raises(ValidationError, match="1 requests with lengths of others"):
+        serving(requests=("a",), prompt_tokens=(7, 8), generated_tokens=(0,))
 
 
 async def test_reports_are_seen_and_routed_to(client: CoordinatorClient) -> None:
