@@ -365,3 +365,14 @@ async def test_many_requests_at_once_have_right_logprobs(rig: Rig) -> None:
     await asyncio.gather(*(rig.generate(group, max_tokens=12) for group in groups))
     for i, group in enumerate(groups):
         await check(rig, group, [7 + i, 8, 9])
+
+
+async def test_prompts_that_fill_more_than_one_step_of_prefill_are_answered_with_right_logprobs(rig: Rig) -> None:
+    prompts = [[7 + (i * 7 + number) % 90 for i in range(300)] for number in range(16)]
+    assert sum(map(len, prompts)) > 2 * rig.engine._llm.vllm_config.scheduler_config.max_num_batched_tokens
+    groups = [await rig.new_group(prompt) for prompt in prompts]
+    turns = (rig.generate(group, max_tokens=4, seed=number) for number, group in enumerate(groups))
+    results = await asyncio.gather(*turns)
+    assert {result.end for result in results} <= {SegmentEnd.LENGTH, SegmentEnd.STOP}
+    for prompt, group in zip(prompts, groups, strict=True):
+        await check(rig, group, prompt)

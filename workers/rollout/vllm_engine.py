@@ -21,6 +21,7 @@ from vllm.config import WeightTransferConfig
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 from vllm.inputs import tokens_input
 from vllm.outputs import RequestOutput
+from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
@@ -214,6 +215,9 @@ def _start(spec: EngineSpec, architecture: str | None) -> AsyncLLM:
             # The class that is trained. Folders name others, or none: a head for values that was cut off, a base model.
             hf_overrides={"architectures": [architecture]} if architecture else {},
             enable_prefix_caching=True,
+            # On a CPU the engine dies of a seeded request whose prompt it takes in parts, and every turn has a seed
+            # (vLLM 0.32: "CPU Generator does not use offset").
+            enable_chunked_prefill=False if current_platform.is_cpu() else None,
             logprobs_mode="processed_logprobs",
             worker_extension_cls=EXTENSION,
             weight_transfer_config=WeightTransferConfig(backend=BACKEND),
