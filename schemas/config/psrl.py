@@ -10,6 +10,7 @@ from ..errors import nearest
 from .agentic import AgenticSection
 from .base import Section
 from .routing import RoutingStrategy
+from .sync_and_mig import PartialRollout, SyncAndMigStrategy
 
 GROUP_TIMEOUT_MAX_S = 5 * 3600
 """A group that never finds room asks for it every three seconds, at six events each: more would fill its history."""
@@ -20,12 +21,6 @@ class PsMode(StrEnum):
 
     FILE = "file"
     """Memory-mapped files in a folder that trainer and engines share."""
-
-
-class PartialRollout(Section):
-    enable: bool = True
-    """Interrupt generations at a weight sync and continue them from their stored prefix. When false, a sync
-    waits until the instance's running generations have finished."""
 
 
 class RedundantRollout(Section):
@@ -70,7 +65,17 @@ class RolloutCoordination(Section):
     partial_rollout: PartialRollout = PartialRollout()
     redundant_rollout: RedundantRollout = RedundantRollout()
     routing_strategy: RoutingStrategy = RoutingStrategy()
+    sync_and_mig_strategy: SyncAndMigStrategy = SyncAndMigStrategy()
     session_strategy: SessionStrategy = SessionStrategy()
+
+    @model_validator(mode="after")
+    def _moved_requests_continue(self) -> Self:
+        if self.sync_and_mig_strategy.mig.enable and not self.partial_rollout.enable:
+            raise ValueError(
+                "psrl.rollout_coordination.sync_and_mig_strategy.mig.enable=true interrupts requests, which "
+                "psrl.rollout_coordination.partial_rollout.enable=false forbids; allowed: one of them changed"
+            )
+        return self
 
 
 class StatsRecorder(Section):

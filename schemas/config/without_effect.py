@@ -39,6 +39,8 @@ def _method(config: "RunConfig") -> RoutingMethod:
     return config.psrl.rollout_coordination.routing_strategy.method
 
 
+_ROLLOUT = "psrl.rollout_coordination"
+_SYNC = f"{_ROLLOUT}.sync_and_mig_strategy"
 MODES = (
     Mode(
         _routing("delta_throughput_threshold"),
@@ -113,6 +115,21 @@ MODES = (
         ),
         lambda config: config.psrl.agentic_rl.environment == "tools",
         "psrl.agentic_rl.environment=tools",
+    ),
+    Mode(
+        (f"{_ROLLOUT}.partial_rollout.interrupt",),
+        lambda config: config.psrl.rollout_coordination.partial_rollout.enable,
+        f"{_ROLLOUT}.partial_rollout.enable=true",
+    ),
+    Mode(
+        tuple(f"{_SYNC}.sync.{name}" for name in ("indicator", "check_req_before_sync", "max_wait_s")),
+        lambda config: config.psrl.rollout_coordination.sync_and_mig_strategy.method == "status_based",
+        f"{_SYNC}.method=status_based",
+    ),
+    Mode(
+        (f"{_SYNC}.sync.threshold",),
+        lambda config: config.psrl.rollout_coordination.sync_and_mig_strategy.has_threshold,
+        f"{_SYNC}.method=status_based and a sync.indicator other than hypothesis_test",
     ),
     Mode(("data.seed",), lambda config: config.data.shuffle, "data.shuffle=true"),
     Mode(("reward.coalesce",), lambda config: not config.reward.waits_for_group, "reward.scope=trajectory"),

@@ -8,13 +8,10 @@ REDUNDANT, ROUTING = f"{HERE}redundant_rollout.", f"{HERE}routing_strategy."
 SYNC, MIGRATION = f"{HERE}sync_and_mig_strategy.sync.", f"{HERE}sync_and_mig_strategy.mig."
 THUNDER_AGENT = f"{HERE}session_strategy.thunder_agent."
 CACHE = f"{ROUTING}cache_aware_policy."
-BY_STATUS = Switch(f"{HERE}sync_and_mig_strategy.method", off=("greedy",))
 
 ROWS = (
     same(f"{HERE}partial_rollout.enable"),
-    *not_needed(
-        "an interrupted trajectory continues from its stored tokens", f"{HERE}partial_rollout.interrupt_as_prompt"
-    ),
+    same(f"{HERE}partial_rollout.interrupt_as_prompt"),
     same(f"{REDUNDANT}enable"),
     same(f"{REDUNDANT}redundant_global_batch_size"),
     same(f"{REDUNDANT}redundant_rollout_n"),
@@ -65,21 +62,16 @@ ROWS = (
     not_supported(
         f"{ROUTING}max_num_waiting_reqs_after_preemption", "routing again what an engine has preempted", 1024
     ),
-    not_supported(
-        f"{HERE}sync_and_mig_strategy.method", "choosing when an instance syncs: it does as soon as it can", "greedy"
-    ),
-    *part(
-        BY_STATUS,
-        "choosing when an instance syncs",
-        f"{SYNC}indicator",
-        f"{SYNC}threshold",
-        f"{SYNC}check_req_before_sync",
-    ),
-    not_supported(f"{SYNC}seamless_train_version", "choosing when an instance syncs", 0),
-    not_supported(f"{MIGRATION}enable", "moving requests between instances to balance them", False),
-    *part(
-        Switch(f"{MIGRATION}enable", off=(False,)), "moving requests between instances to balance them", f"{MIGRATION}*"
-    ),
+    same(f"{HERE}sync_and_mig_strategy.method"),
+    same(f"{SYNC}indicator"),
+    same(f"{SYNC}threshold"),
+    same(f"{SYNC}check_req_before_sync"),
+    same(f"{SYNC}seamless_train_version"),
+    same(f"{MIGRATION}enable"),
+    same(f"{MIGRATION}indicator"),
+    same(f"{MIGRATION}threshold"),
+    same(f"{MIGRATION}stop_indicator"),
+    same(f"{MIGRATION}stop_threshold"),
     not_supported(f"{HERE}proactive_filter_strategy.method", "cutting or repeating the last groups of a batch"),
     *part(
         Switch(f"{HERE}proactive_filter_strategy.method"),

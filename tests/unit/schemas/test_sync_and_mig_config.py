@@ -1,0 +1,85 @@
+"""`psrl.rollout_coordination.{partial_rollout,sync_and_mig_strategy}`: defaults, and combinations that are refused."""
+
+from typing import Any
+
+import pytest
+
+from psrl.schemas.config import parse_config
+from psrl.schemas.config.sync_and_mig import SyncMode
+from psrl.schemas.errors import ConfigError
+
+STATUS_BASED = {"method": "status_based", "sync": {"threshold": 2}}
+
+
+def coordination(**sections: Any) -> dict[str, Any]:
+    return {
+        "model": {"path": "m"},
+        "data": {"train_files": ["t"]},
+        "reward": {"function": "m:f"},
+        "psrl": {"rollout_n": 2, "rollout_coordination": sections},
+    }
+
+
+def test_the_defaults_are_psrls() -> None:
+    chosen = parse_config(coordination()).psrl.rollout_coordination
+    sync, mig = chosen.sync_and_mig_strategy.sync, chosen.sync_and_mig_strategy.mig
+    assert chosen.sync_and_mig_strategy.method == "greedy"
+    assert (sync.indicator, sync.threshold, sync.check_req_before_sync) == ("request_num", None, True)
+    assert sync.seamless_train_version == 0
+    assert (mig.enable, mig.indicator, mig.threshold) == (False, "request_num", None)
+    assert (mig.stop_indicator, mig.stop_threshold) == ("request_num", None)
+    assert (chosen.partial_rollout.enable, chosen.partial_rollout.interrupt_as_prompt) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("partial", "mode"),
+    [
+        ({}, SyncMode.INTERRUPT),
+        ({"enable": False}, SyncMode.DRAIN),
+        ({"interrupt": "in_place"}, SyncMode.IN_PLACE),
+    ],
+)
+def test_partial_rollout_says_what_becomes_of_requests(partial: dict[str, Any], mode: SyncMode) -> None:
+    chosen = parse_config(coordination(partial_rollout=partial)).psrl.rollout_coordination.partial_rollout
+    assert chosen.mode is mode
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        ({"partial_rollout": {"interrupt_as_prompt": True}}, "interrupt_as_prompt=true is not supported"),
+        (
+            {"partial_rollout": {"enable": False, "interrupt": "in_place"}},
+            "partial_rollout.interrupt=in_place has no effect",
+        ),
+        (
+            {"sync_and_mig_strategy": {"method": "status_based"}},
+            "sync.threshold=null with method=status_based and sync.indicator=request_num",
+        ),
+        ({"sync_and_mig_strategy": {"sync": {"threshold": 2}}}, "sync.threshold=2.0 has no effect"),
+        ({"sync_and_mig_strategy": {"sync": {"indicator": "kv_cache"}}}, "sync.indicator=kv_cache has no effect"),
+        ({"sync_and_mig_strategy": {"sync": {"max_wait_s": 5}}}, "sync.max_wait_s=5.0 has no effect"),
+        ({"sync_and_mig_strategy": {"mig": {"enable": True}}}, "mig.threshold=null while enabled"),
+        (
+            {
+                "sync_and_mig_strategy": {"mig": {"enable": True, "threshold": 2}},
+                "partial_rollout": {"enable": False},
+            },
+            "partial_rollout.enable=false forbids",
+        ),
+        (
+            {"sync_and_mig_strategy": {"mig": {"enable": True, "threshold": 0.5}}},
+            "mig.threshold=0.5: input should be greater than or equal to 1",
+        ),
+    ],
+)
+def test_a_combination_that_cannot_work_is_refused_with_the_reason(sections: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_config(coordination(**sections))
+    assert told in str(refused.value)
+
+
+def test_settings_of_what_is_switched_off_are_kept() -> None:
+    keys = {"threshold": 3, "indicator": "kv_cache", "stop_threshold": 1}
+    assert parse_config(coordination(sync_and_mig_strategy={"mig": keys}))
+    assert parse_config(coordination(sync_and_mig_strategy=STATUS_BASED))
