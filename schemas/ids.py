@@ -96,3 +96,13 @@ def trajectory_names(indices: Sequence[int]) -> str:
             runs.append([index])
     names = [[trajectory_name(run[0]), trajectory_name(run[-1])] for run in runs]
     return ",".join(first if first == last else f"{first}-{last}" for first, last in names)
+
+
+def engine_request(group: GroupId, index: int, number: int) -> str:
+    """The id of a trajectory's request in an engine. `number`: never the same twice in the life of an engine."""
+    return f"{group}-{index}-{number}"
+
+
+def trajectory_of(request: str) -> str:
+    """The same for every request of a trajectory."""
+    return request.rpartition("-")[0]

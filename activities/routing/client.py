@@ -4,14 +4,18 @@ Promises: every call ends within its deadline; a coordinator that does not answe
 gRPC calls it. The coordinator's state is soft, so a caller never has to undo anything.
 """
 
+import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, cast
 
 import grpc
 import grpc.aio
 
-from ...schemas.errors import FatalError, Unreachable, another_stacks
+from ...schemas.errors import FatalError, PsrlError, Unreachable, another_stacks
+from ...schemas.messages.coordination import HostCommand, SyncAnswer, SyncRequest
 from ...schemas.messages.fleet import FleetSnapshot
 from ...schemas.messages.rollout import (
     DispatchPlan,
@@ -48,8 +52,25 @@ class CoordinatorClient:
         self._channel: Any = None
         self._stub: Any = None
 
-    async def report(self, report: InstanceReport) -> None:
-        await self._call("Report", encode(report, pb.InstanceReport), CALL_TIMEOUT_S)
+    async def attach(self, reports: AsyncIterator[InstanceReport]) -> AsyncIterator[HostCommand]:
+        """Tell how an instance is, for as long as there is something to tell, and be told what to do with it. Ends with
+        the reports; raises `Unreachable` when the coordinator goes away."""
+
+        began, call = time.monotonic(), self._connected.Attach(metadata=self._whose)
+        telling = asyncio.create_task(_tell(call, reports))
+        try:
+            while (wire := await call.read()) is not grpc.aio.EOF:
+                yield decode(wire, HostCommand)
+            await telling
+        except grpc.aio.AioRpcError as error:
+            raise self._told(error, "Attach", began) from error
+        finally:
+            telling.cancel()
+            call.cancel()
+
+    async def sync_due(self, request: SyncRequest) -> SyncAnswer:
+        timeout = request.wait_s + CALL_TIMEOUT_S
+        return decode(await self._call("AwaitSync", encode(request, pb.SyncRequest), timeout), SyncAnswer)
 
     async def route(self, request: RouteRequest) -> RouteResult:
         timeout = request.wait_s + CALL_TIMEOUT_S
@@ -75,20 +96,42 @@ class CoordinatorClient:
     ) -> None:
         await self.close()
 
-    async def _call(self, method: str, request: Any, timeout_s: float) -> Any:
+    @property
+    def _connected(self) -> Any:
         if self._stub is None:
             self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
             self._stub = cast(Any, CoordinatorStub)(self._channel)
+        return self._stub
+
+    @property
+    def _whose(self) -> tuple[tuple[str, str], ...] | None:
+        return ((STACK_KEY, self._stack_id),) if self._stack_id else None
+
+    async def _call(self, method: str, request: Any, timeout_s: float) -> Any:
         began = time.monotonic()
         try:
-            whose = ((STACK_KEY, self._stack_id),) if self._stack_id else None
-            return await getattr(self._stub, method)(request, timeout=timeout_s, metadata=whose)
+            return await getattr(self._connected, method)(request, timeout=timeout_s, metadata=self._whose)
         except grpc.aio.AioRpcError as error:
-            if error.code() is REFUSED:
-                raise another_stacks("coordinator", self.address, str(error.details()), self._stack_id) from error
-            if error.code() in _GONE:
-                tried = f"{method} for {time.monotonic() - began:.1f} s"
-                why = why_silent(error.details())
-                raise Unreachable(f"coordinator at {self.address} did not answer {tried}: {why}") from error
-            said = f"{error.code().name}: {error.details()}"
-            raise FatalError(f"coordinator at {self.address} refused {method} ({said})") from error
+            raise self._told(error, method, began) from error
+
+    def _told(self, error: grpc.aio.AioRpcError, method: str, began: float) -> PsrlError:
+        if error.code() is REFUSED:
+            return another_stacks("coordinator", self.address, str(error.details()), self._stack_id)
+        if error.code() in _GONE:
+            tried = f"{method} for {time.monotonic() - began:.1f} s"
+            why = why_silent(error.details())
+            return Unreachable(f"coordinator at {self.address} did not answer {tried}: {why}")
+        said = f"{error.code().name}: {error.details()}"
+        return FatalError(f"coordinator at {self.address} refused {method} ({said})")
+
+
+async def _tell(call: Any, reports: AsyncIterator[InstanceReport]) -> None:
+    """A stream that breaks meanwhile is noticed by who reads it."""
+    try:
+        async for report in reports:
+            await call.write(encode(report, pb.InstanceReport))
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        return
+    finally:
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await call.done_writing()

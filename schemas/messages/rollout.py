@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from ..config import ModelSection, RolloutSection, RoutingStrategy, RunConfig
+from ..config.sync_and_mig import Migration
 from ..cost_model import CostModel
 from ..ids import GroupId, InstanceId, RunId
 from .base import Message, Said
@@ -96,16 +97,18 @@ class RouteResult(Message):
     """Why some found no room, for people."""
 
 
-class DispatchPlanRequest(Message):
-    run_id: RunId
-    trajectories_per_group: int
-
-
 class DispatchRoom(Message):
     """Room for new groups at one version."""
 
     version: int
     groups: int
+
+
+class DispatchPlanRequest(Message):
+    run_id: RunId
+    trajectories_per_group: int
+    admits: tuple[DispatchRoom, ...] = ()
+    """Groups that the run's ledger would admit now, by tag."""
 
 
 class DispatchPlan(Message):
@@ -239,9 +242,12 @@ class EngineSpec(Message):
     cost_model_path: str | None = None
     record_every_s: float = 0.0
     """As in `InstanceReport`."""
+    migration: Migration | None = None
+    """For the coordinator, which learns it from the host's reports; null when requests stay where they are."""
 
     @classmethod
     def of(cls, run_id: RunId, config: RunConfig) -> Self:
+        migration = config.psrl.rollout_coordination.sync_and_mig_strategy.mig
         routing, recorder = (
             config.psrl.rollout_coordination.routing_strategy,
             config.psrl.status_collection.stats_recorder,
@@ -257,6 +263,7 @@ class EngineSpec(Message):
             seed=config.trainer.seed,
             cost_model_path=routing.cost_model_path,
             record_every_s=recorder.interval_in_s if recorder.enable else 0.0,
+            migration=migration if migration.enable else None,
         )
 
     @property
@@ -361,14 +368,17 @@ class InstanceReport(Message):
     """Requests that have a slot but, by their lengths, no room in the KV cache."""
     record_every_s: float = 0.0
     """How often the coordinator is to record the instance's status; 0: not at all."""
+    migration: Migration | None = None
+    """As the run has chosen; null when requests stay where they are."""
+    pull_s: float = 0.0
+    """Seconds that the engine's last pull took; 0 before the first."""
+    max_num_seqs: int = 0
+    pid: int = 0
+    tokens_total: int = 0
+    """Tokens generated in this host process's life."""
 
     @model_validator(mode="after")
     def _one_length_each(self) -> Self:
         if not len(self.requests) == len(self.prompt_tokens) == len(self.generated_tokens):
             raise ValueError(f"{len(self.requests)} requests with lengths of others")
         return self
-
-    max_num_seqs: int = 0
-    pid: int = 0
-    tokens_total: int = 0
-    """Tokens generated in this host process's life."""

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$psrl/schemas/proto/coordinator.proto\x12\x13psrl.coordinator.v1\"\x9f\x04\n\x0eInstanceReport\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x10\n\x08instance\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x05\x12\x0f\n\x07running\x18\x05 \x01(\x05\x12\x0f\n\x07waiting\x18\x06 \x01(\x05\x12\x10\n\x08received\x18\x07 \x01(\x03\x12\x16\n\x0ekv_cache_usage\x18\x08 \x01(\x01\x12\x14\n\x0cmax_num_seqs\x18\t \x01(\x05\x12\x0b\n\x03pid\x18\n \x01(\x05\x12\x14\n\x0ctokens_total\x18\x0b \x01(\x03\x12\x1a\n\x12kv_capacity_tokens\x18\x0c \x01(\x03\x12\x11\n\tkv_tokens\x18\r \x01(\x03\x12\x12\n\nthroughput\x18\x0e \x01(\x01\x12\x10\n\x08requests\x18\x10 \x03(\t\x12\x15\n\rprompt_tokens\x18\x11 \x03(\x05\x12\x18\n\x10generated_tokens\x18\x12 \x03(\x05\x12\x13\n\x06ttft_s\x18\x14 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05itl_s\x18\x15 \x01(\x01H\x01\x88\x01\x01\x12\x31\n\x04\x63ost\x18\x16 \x01(\x0b\x32\x1e.psrl.coordinator.v1.CostModelH\x02\x88\x01\x01\x12\x16\n\x0e\x65ngine_waiting\x18\x17 \x01(\x05\x12\x16\n\x0erecord_every_s\x18\x18 \x01(\x01\x42\t\n\x07_ttft_sB\x08\n\x06_itl_sB\x07\n\x05_cost\"\x9e\x01\n\tCostModel\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x17\n\x0fother_threshold\x18\x01 \x01(\x01\x12\x17\n\x0fother_latency_b\x18\x02 \x01(\x01\x12\x17\n\x0fother_latency_k\x18\x03 \x01(\x01\x12\x16\n\x0e\x61ttn_latency_b\x18\x04 \x01(\x01\x12\x16\n\x0e\x61ttn_latency_k\x18\x05 \x01(\x01\"\x0b\n\tReportAck\"\xe1\x01\n\x0cRouteRequest\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x0f\n\x07indices\x18\x03 \x03(\x05\x12\x13\n\x0bversion_tag\x18\x04 \x01(\x05\x12\x0e\n\x06wait_s\x18\x05 \x01(\x01\x12\x10\n\x08strategy\x18\x06 \x01(\t\x12\x13\n\x06prefer\x18\x07 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06tokens\x18\x08 \x03(\x05\x12\x0f\n\x07sampled\x18\t \x03(\x05\x12\x0e\n\x06\x62locks\x18\n \x03(\x06\x42\t\n\x07_prefer\"U\n\tPlacement\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x05\"i\n\x0bRouteResult\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x32\n\nplacements\x18\x01 \x03(\x0b\x32\x1e.psrl.coordinator.v1.Placement\x12\x0e\n\x06reason\x18\x02 \x01(\t\"]\n\x13\x44ispatchPlanRequest\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x1e\n\x16trajectories_per_group\x18\x02 \x01(\x05\"G\n\x0c\x44ispatchRoom\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12\x0e\n\x06groups\x18\x02 \x01(\x05\"h\n\x0c\x44ispatchPlan\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x30\n\x05rooms\x18\x01 \x03(\x0b\x32!.psrl.coordinator.v1.DispatchRoom\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0e\n\x0c\x46leetRequest\"y\n\rFleetInstance\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x33\n\x06report\x18\x01 \x01(\x0b\x32#.psrl.coordinator.v1.InstanceReport\x12\x0c\n\x04load\x18\x02 \x01(\x05\x12\r\n\x05\x61ge_s\x18\x03 \x01(\x01\"^\n\rFleetSnapshot\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x35\n\tinstances\x18\x01 \x03(\x0b\x32\".psrl.coordinator.v1.FleetInstance2\xd7\x02\n\x0b\x43oordinator\x12M\n\x06Report\x12#.psrl.coordinator.v1.InstanceReport\x1a\x1e.psrl.coordinator.v1.ReportAck\x12L\n\x05Route\x12!.psrl.coordinator.v1.RouteRequest\x1a .psrl.coordinator.v1.RouteResult\x12[\n\x0cPlanDispatch\x12(.psrl.coordinator.v1.DispatchPlanRequest\x1a!.psrl.coordinator.v1.DispatchPlan\x12N\n\x05\x46leet\x12!.psrl.coordinator.v1.FleetRequest\x1a\".psrl.coordinator.v1.FleetSnapshotb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$psrl/schemas/proto/coordinator.proto\x12\x13psrl.coordinator.v1\"\xf5\x04\n\x0eInstanceReport\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x10\n\x08instance\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x05\x12\x0f\n\x07running\x18\x05 \x01(\x05\x12\x0f\n\x07waiting\x18\x06 \x01(\x05\x12\x10\n\x08received\x18\x07 \x01(\x03\x12\x16\n\x0ekv_cache_usage\x18\x08 \x01(\x01\x12\x14\n\x0cmax_num_seqs\x18\t \x01(\x05\x12\x0b\n\x03pid\x18\n \x01(\x05\x12\x14\n\x0ctokens_total\x18\x0b \x01(\x03\x12\x1a\n\x12kv_capacity_tokens\x18\x0c \x01(\x03\x12\x11\n\tkv_tokens\x18\r \x01(\x03\x12\x12\n\nthroughput\x18\x0e \x01(\x01\x12\x10\n\x08requests\x18\x10 \x03(\t\x12\x15\n\rprompt_tokens\x18\x11 \x03(\x05\x12\x18\n\x10generated_tokens\x18\x12 \x03(\x05\x12\x13\n\x06ttft_s\x18\x14 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05itl_s\x18\x15 \x01(\x01H\x01\x88\x01\x01\x12\x31\n\x04\x63ost\x18\x16 \x01(\x0b\x32\x1e.psrl.coordinator.v1.CostModelH\x02\x88\x01\x01\x12\x16\n\x0e\x65ngine_waiting\x18\x17 \x01(\x05\x12\x16\n\x0erecord_every_s\x18\x18 \x01(\x01\x12\x36\n\tmigration\x18\x1e \x01(\x0b\x32\x1e.psrl.coordinator.v1.MigrationH\x03\x88\x01\x01\x12\x0e\n\x06pull_s\x18\x1f \x01(\x01\x42\t\n\x07_ttft_sB\x08\n\x06_itl_sB\x07\n\x05_costB\x0c\n\n_migration\"\x9e\x01\n\tCostModel\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x17\n\x0fother_threshold\x18\x01 \x01(\x01\x12\x17\n\x0fother_latency_b\x18\x02 \x01(\x01\x12\x17\n\x0fother_latency_k\x18\x03 \x01(\x01\x12\x16\n\x0e\x61ttn_latency_b\x18\x04 \x01(\x01\x12\x16\n\x0e\x61ttn_latency_k\x18\x05 \x01(\x01\"e\n\x0bHostCommand\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08requests\x18\x03 \x03(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x9c\x01\n\tMigration\x12\x0e\n\x06\x65nable\x18\x01 \x01(\x08\x12\x11\n\tindicator\x18\x02 \x01(\t\x12\x16\n\tthreshold\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x16\n\x0estop_indicator\x18\x04 \x01(\t\x12\x1b\n\x0estop_threshold\x18\x05 \x01(\x01H\x01\x88\x01\x01\x42\x0c\n\n_thresholdB\x11\n\x0f_stop_threshold\"\x9a\x01\n\x0cSyncStrategy\x12\x11\n\tindicator\x18\x01 \x01(\t\x12\x16\n\tthreshold\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x15\x63heck_req_before_sync\x18\x03 \x01(\x08\x12\x12\n\nmax_wait_s\x18\x04 \x01(\x01\x12\x1e\n\x16seamless_train_version\x18\x05 \x01(\x05\x42\x0c\n\n_threshold\"\x82\x01\n\x12SyncAndMigStrategy\x12\x0e\n\x06method\x18\x01 \x01(\t\x12/\n\x04sync\x18\x02 \x01(\x0b\x32!.psrl.coordinator.v1.SyncStrategy\x12+\n\x03mig\x18\x03 \x01(\x0b\x32\x1e.psrl.coordinator.v1.Migration\"\xb1\x01\n\x0bSyncRequest\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x05\x12\x39\n\x08strategy\x18\x04 \x01(\x0b\x32\'.psrl.coordinator.v1.SyncAndMigStrategy\x12\x0c\n\x04mode\x18\x05 \x01(\t\x12\x0e\n\x06wait_s\x18\x06 \x01(\x01\"A\n\nSyncAnswer\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x0b\n\x03\x64ue\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xe1\x01\n\x0cRouteRequest\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x0f\n\x07indices\x18\x03 \x03(\x05\x12\x13\n\x0bversion_tag\x18\x04 \x01(\x05\x12\x0e\n\x06wait_s\x18\x05 \x01(\x01\x12\x10\n\x08strategy\x18\x06 \x01(\t\x12\x13\n\x06prefer\x18\x07 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06tokens\x18\x08 \x03(\x05\x12\x0f\n\x07sampled\x18\t \x03(\x05\x12\x0e\n\x06\x62locks\x18\n \x03(\x06\x42\t\n\x07_prefer\"U\n\tPlacement\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x05\"i\n\x0bRouteResult\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x32\n\nplacements\x18\x01 \x03(\x0b\x32\x1e.psrl.coordinator.v1.Placement\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x90\x01\n\x13\x44ispatchPlanRequest\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x1e\n\x16trajectories_per_group\x18\x02 \x01(\x05\x12\x31\n\x06\x61\x64mits\x18\x03 \x03(\x0b\x32!.psrl.coordinator.v1.DispatchRoom\"G\n\x0c\x44ispatchRoom\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12\x0e\n\x06groups\x18\x02 \x01(\x05\"h\n\x0c\x44ispatchPlan\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x30\n\x05rooms\x18\x01 \x03(\x0b\x32!.psrl.coordinator.v1.DispatchRoom\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0e\n\x0c\x46leetRequest\"y\n\rFleetInstance\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x33\n\x06report\x18\x01 \x01(\x0b\x32#.psrl.coordinator.v1.InstanceReport\x12\x0c\n\x04load\x18\x02 \x01(\x05\x12\r\n\x05\x61ge_s\x18\x03 \x01(\x01\"^\n\rFleetSnapshot\x12\x16\n\x0eschema_version\x18\x0f \x01(\x05\x12\x35\n\tinstances\x18\x01 \x03(\x0b\x32\".psrl.coordinator.v1.FleetInstance2\xad\x03\n\x0b\x43oordinator\x12S\n\x06\x41ttach\x12#.psrl.coordinator.v1.InstanceReport\x1a .psrl.coordinator.v1.HostCommand(\x01\x30\x01\x12L\n\x05Route\x12!.psrl.coordinator.v1.RouteRequest\x1a .psrl.coordinator.v1.RouteResult\x12[\n\x0cPlanDispatch\x12(.psrl.coordinator.v1.DispatchPlanRequest\x1a!.psrl.coordinator.v1.DispatchPlan\x12N\n\tAwaitSync\x12 .psrl.coordinator.v1.SyncRequest\x1a\x1f.psrl.coordinator.v1.SyncAnswer\x12N\n\x05\x46leet\x12!.psrl.coordinator.v1.FleetRequest\x1a\".psrl.coordinator.v1.FleetSnapshotb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,29 +32,39 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'psrl.schemas.proto.coordina
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_INSTANCEREPORT']._serialized_start=62
-  _globals['_INSTANCEREPORT']._serialized_end=605
-  _globals['_COSTMODEL']._serialized_start=608
-  _globals['_COSTMODEL']._serialized_end=766
-  _globals['_REPORTACK']._serialized_start=768
-  _globals['_REPORTACK']._serialized_end=779
-  _globals['_ROUTEREQUEST']._serialized_start=782
-  _globals['_ROUTEREQUEST']._serialized_end=1007
-  _globals['_PLACEMENT']._serialized_start=1009
-  _globals['_PLACEMENT']._serialized_end=1094
-  _globals['_ROUTERESULT']._serialized_start=1096
-  _globals['_ROUTERESULT']._serialized_end=1201
-  _globals['_DISPATCHPLANREQUEST']._serialized_start=1203
-  _globals['_DISPATCHPLANREQUEST']._serialized_end=1296
-  _globals['_DISPATCHROOM']._serialized_start=1298
-  _globals['_DISPATCHROOM']._serialized_end=1369
-  _globals['_DISPATCHPLAN']._serialized_start=1371
-  _globals['_DISPATCHPLAN']._serialized_end=1475
-  _globals['_FLEETREQUEST']._serialized_start=1477
-  _globals['_FLEETREQUEST']._serialized_end=1491
-  _globals['_FLEETINSTANCE']._serialized_start=1493
-  _globals['_FLEETINSTANCE']._serialized_end=1614
-  _globals['_FLEETSNAPSHOT']._serialized_start=1616
-  _globals['_FLEETSNAPSHOT']._serialized_end=1710
-  _globals['_COORDINATOR']._serialized_start=1713
-  _globals['_COORDINATOR']._serialized_end=2056
+  _globals['_INSTANCEREPORT']._serialized_end=691
+  _globals['_COSTMODEL']._serialized_start=694
+  _globals['_COSTMODEL']._serialized_end=852
+  _globals['_HOSTCOMMAND']._serialized_start=854
+  _globals['_HOSTCOMMAND']._serialized_end=955
+  _globals['_MIGRATION']._serialized_start=958
+  _globals['_MIGRATION']._serialized_end=1114
+  _globals['_SYNCSTRATEGY']._serialized_start=1117
+  _globals['_SYNCSTRATEGY']._serialized_end=1271
+  _globals['_SYNCANDMIGSTRATEGY']._serialized_start=1274
+  _globals['_SYNCANDMIGSTRATEGY']._serialized_end=1404
+  _globals['_SYNCREQUEST']._serialized_start=1407
+  _globals['_SYNCREQUEST']._serialized_end=1584
+  _globals['_SYNCANSWER']._serialized_start=1586
+  _globals['_SYNCANSWER']._serialized_end=1651
+  _globals['_ROUTEREQUEST']._serialized_start=1654
+  _globals['_ROUTEREQUEST']._serialized_end=1879
+  _globals['_PLACEMENT']._serialized_start=1881
+  _globals['_PLACEMENT']._serialized_end=1966
+  _globals['_ROUTERESULT']._serialized_start=1968
+  _globals['_ROUTERESULT']._serialized_end=2073
+  _globals['_DISPATCHPLANREQUEST']._serialized_start=2076
+  _globals['_DISPATCHPLANREQUEST']._serialized_end=2220
+  _globals['_DISPATCHROOM']._serialized_start=2222
+  _globals['_DISPATCHROOM']._serialized_end=2293
+  _globals['_DISPATCHPLAN']._serialized_start=2295
+  _globals['_DISPATCHPLAN']._serialized_end=2399
+  _globals['_FLEETREQUEST']._serialized_start=2401
+  _globals['_FLEETREQUEST']._serialized_end=2415
+  _globals['_FLEETINSTANCE']._serialized_start=2417
+  _globals['_FLEETINSTANCE']._serialized_end=2538
+  _globals['_FLEETSNAPSHOT']._serialized_start=2540
+  _globals['_FLEETSNAPSHOT']._serialized_end=2634
+  _globals['_COORDINATOR']._serialized_start=2637
+  _globals['_COORDINATOR']._serialized_end=3066
 # @@protoc_insertion_point(module_scope)

@@ -34,10 +34,10 @@ class CoordinatorStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.Report = channel.unary_unary(
-                '/psrl.coordinator.v1.Coordinator/Report',
+        self.Attach = channel.stream_stream(
+                '/psrl.coordinator.v1.Coordinator/Attach',
                 request_serializer=psrl_dot_schemas_dot_proto_dot_coordinator__pb2.InstanceReport.SerializeToString,
-                response_deserializer=psrl_dot_schemas_dot_proto_dot_coordinator__pb2.ReportAck.FromString,
+                response_deserializer=psrl_dot_schemas_dot_proto_dot_coordinator__pb2.HostCommand.FromString,
                 _registered_method=True)
         self.Route = channel.unary_unary(
                 '/psrl.coordinator.v1.Coordinator/Route',
@@ -49,6 +49,11 @@ class CoordinatorStub(object):
                 request_serializer=psrl_dot_schemas_dot_proto_dot_coordinator__pb2.DispatchPlanRequest.SerializeToString,
                 response_deserializer=psrl_dot_schemas_dot_proto_dot_coordinator__pb2.DispatchPlan.FromString,
                 _registered_method=True)
+        self.AwaitSync = channel.unary_unary(
+                '/psrl.coordinator.v1.Coordinator/AwaitSync',
+                request_serializer=psrl_dot_schemas_dot_proto_dot_coordinator__pb2.SyncRequest.SerializeToString,
+                response_deserializer=psrl_dot_schemas_dot_proto_dot_coordinator__pb2.SyncAnswer.FromString,
+                _registered_method=True)
         self.Fleet = channel.unary_unary(
                 '/psrl.coordinator.v1.Coordinator/Fleet',
                 request_serializer=psrl_dot_schemas_dot_proto_dot_coordinator__pb2.FleetRequest.SerializeToString,
@@ -59,8 +64,9 @@ class CoordinatorStub(object):
 class CoordinatorServicer(object):
     """Missing associated documentation comment in .proto file."""
 
-    def Report(self, request, context):
-        """An instance tells how it is. The newest report counts.
+    def Attach(self, request_iterator, context):
+        """A host tells how its instance is, several times a second, as long as it lives; the newest report counts. Commands
+        come back. Its own order is all that the stream keeps: either side may begin anew at any time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -80,6 +86,13 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AwaitSync(self, request, context):
+        """Whether an instance that is behind may sync now; may hold the call up to wait_s until it may.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Fleet(self, request, context):
         """Every instance that reported lately.
         """
@@ -90,10 +103,10 @@ class CoordinatorServicer(object):
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Report': grpc.unary_unary_rpc_method_handler(
-                    servicer.Report,
+            'Attach': grpc.stream_stream_rpc_method_handler(
+                    servicer.Attach,
                     request_deserializer=psrl_dot_schemas_dot_proto_dot_coordinator__pb2.InstanceReport.FromString,
-                    response_serializer=psrl_dot_schemas_dot_proto_dot_coordinator__pb2.ReportAck.SerializeToString,
+                    response_serializer=psrl_dot_schemas_dot_proto_dot_coordinator__pb2.HostCommand.SerializeToString,
             ),
             'Route': grpc.unary_unary_rpc_method_handler(
                     servicer.Route,
@@ -104,6 +117,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.PlanDispatch,
                     request_deserializer=psrl_dot_schemas_dot_proto_dot_coordinator__pb2.DispatchPlanRequest.FromString,
                     response_serializer=psrl_dot_schemas_dot_proto_dot_coordinator__pb2.DispatchPlan.SerializeToString,
+            ),
+            'AwaitSync': grpc.unary_unary_rpc_method_handler(
+                    servicer.AwaitSync,
+                    request_deserializer=psrl_dot_schemas_dot_proto_dot_coordinator__pb2.SyncRequest.FromString,
+                    response_serializer=psrl_dot_schemas_dot_proto_dot_coordinator__pb2.SyncAnswer.SerializeToString,
             ),
             'Fleet': grpc.unary_unary_rpc_method_handler(
                     servicer.Fleet,
@@ -122,7 +140,7 @@ class Coordinator(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
-    def Report(request,
+    def Attach(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -132,12 +150,12 @@ class Coordinator(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
-            '/psrl.coordinator.v1.Coordinator/Report',
+            '/psrl.coordinator.v1.Coordinator/Attach',
             psrl_dot_schemas_dot_proto_dot_coordinator__pb2.InstanceReport.SerializeToString,
-            psrl_dot_schemas_dot_proto_dot_coordinator__pb2.ReportAck.FromString,
+            psrl_dot_schemas_dot_proto_dot_coordinator__pb2.HostCommand.FromString,
             options,
             channel_credentials,
             insecure,
@@ -192,6 +210,33 @@ class Coordinator(object):
             '/psrl.coordinator.v1.Coordinator/PlanDispatch',
             psrl_dot_schemas_dot_proto_dot_coordinator__pb2.DispatchPlanRequest.SerializeToString,
             psrl_dot_schemas_dot_proto_dot_coordinator__pb2.DispatchPlan.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AwaitSync(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psrl.coordinator.v1.Coordinator/AwaitSync',
+            psrl_dot_schemas_dot_proto_dot_coordinator__pb2.SyncRequest.SerializeToString,
+            psrl_dot_schemas_dot_proto_dot_coordinator__pb2.SyncAnswer.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,7 +39,7 @@ from psrl.workers.rollout.calls import Calls
 from psrl.workers.rollout.engine import Chunk, EngineRequest, StreamEnd
 from psrl.workers.rollout.generate import Generator
 from psrl.workers.rollout.host import Host
-from psrl.workers.rollout.reporter import keep_reporting
+from psrl.workers.rollout.reporter import keep_attached
 from tests.support.child import free_port, spawn, stop
 from tests.support.rollout import SPEC, ScriptedWeights
 from tests.support.runs import CHARACTER_BASE, admit, config_values, ids_of, sums, write_jsonl
@@ -206,7 +206,7 @@ async def _start_host(
     worker = Worker(client, task_queue=rollout_queue(INSTANCE), activities=activities.all)
     await entered.enter_async_context(worker)
     entered.callback(stopping.set)
-    reports = asyncio.create_task(keep_reporting(host, coordinator))
+    reports = asyncio.create_task(keep_attached(host, coordinator, asyncio.Event()))
     entered.push_async_callback(_ended, reports)
 
 

@@ -95,7 +95,7 @@ class ScriptedEngine:
         self.held = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._first = next(_engines) == 0
-        self._aborted: set[str] = set()
+        self.aborted: set[str] = set()
         self._allowed = 0
         self._changed = asyncio.Condition()
 
@@ -160,7 +160,7 @@ class ScriptedEngine:
         await self.ping()
         async with self._changed:
             if interrupt:
-                self._aborted |= self.running
+                self.aborted |= self.running
                 self._changed.notify_all()
             else:
                 await self._changed.wait_for(lambda: not self.running)
@@ -175,7 +175,7 @@ class ScriptedEngine:
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         async with self._changed:
-            self._aborted |= set(request_ids)
+            self.aborted |= set(request_ids)
             self._changed.notify_all()
 
     async def load(self, tensors: Mapping[str, Any], version: Version) -> None:
@@ -253,13 +253,13 @@ class ScriptedEngine:
             await self._changed.wait_for(
                 lambda: (
                     self.dead
-                    or request_id in self._aborted
+                    or request_id in self.aborted
                     or not (self.stalled or self.paused or self.held or (self.script.manual and self._allowed <= 0))
                 )
             )
             if self.dead:
                 raise EngineUnavailable("scripted: the engine died")
-            if request_id in self._aborted:
+            if request_id in self.aborted:
                 return False
             self._allowed -= 1
             return True

@@ -44,7 +44,7 @@ from psrl.workers.rollout.activities import RolloutActivities
 from psrl.workers.rollout.calls import Calls
 from psrl.workers.rollout.generate import Generator
 from psrl.workers.rollout.host import Host
-from psrl.workers.rollout.reporter import keep_reporting
+from psrl.workers.rollout.reporter import keep_attached
 from psrl.workers.rollout.source import PublishedWeights
 from psrl.workers.trainer.main import main as trainer_main
 from tests.support.child import spawn
@@ -242,7 +242,7 @@ async def _start_host(entered: AsyncExitStack, small: SmallStack, place: InProce
     writer, stopping = SegmentWriter(store), asyncio.Event()
     calls = Calls(place.instance, Generator(host, TurnStore(store), writer))
     activities = HeldActivities(place, host, calls, stopping)
-    reports = asyncio.create_task(keep_reporting(host, coordinator))
+    reports = asyncio.create_task(keep_attached(host, coordinator, asyncio.Event()))
     entered.callback(reports.cancel)
     entered.push_async_callback(host.shutdown)
     entered.push_async_callback(writer.close)

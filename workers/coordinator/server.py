@@ -1,7 +1,10 @@
-"""The coordinator's gRPC service: reports in, placements out. All state is in `Fleet`; one event loop, no locks."""
+"""The coordinator's gRPC service: reports in, commands and placements out. All state is soft and in memory; one event
+loop, no locks."""
 
+import asyncio
 import logging
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -11,10 +14,15 @@ from pydantic import ValidationError
 from ...activities.routing.identity import OnlyOurs
 from ...activities.routing.wire import decode, encode
 from ...schemas.errors import UserError
+from ...schemas.messages.coordination import SyncRequest
 from ...schemas.messages.rollout import DispatchPlanRequest, InstanceReport, RouteRequest
 from ...schemas.proto import coordinator_pb2 as pb
 from ...schemas.proto.coordinator_pb2_grpc import CoordinatorServicer, add_CoordinatorServicer_to_server
+from .attached import Attached, Outbox
 from .fleet import Fleet
+from .migrations import Migrations
+from .syncs import Syncs
+from .view import View
 from .waiting import RouteQueue
 
 log = logging.getLogger(__name__)
@@ -28,22 +36,54 @@ class CoordinatorService(CoordinatorServicer):
 
     def __init__(self, fleet: Fleet, queue: RouteQueue) -> None:
         self._fleet, self._queue = fleet, queue
+        self._view = View(self._fleet, self._queue)
+        self._attached = Attached()
+        self._syncs = Syncs(self._view)
+        self._migrations = Migrations(self._view, self._attached.send)
 
-    async def Report(self, request: pb.InstanceReport, context: Any) -> pb.ReportAck:
-        report = await _decoded(request, InstanceReport, context)
-        self._fleet.report(report, time.monotonic())
-        self._queue.changed(report.run_id)
-        return pb.ReportAck()
+    async def Attach(self, reports: Any, context: Any) -> AsyncIterator[pb.HostCommand]:
+        outbox: Outbox = asyncio.Queue()
+        hearing = asyncio.create_task(self._hear(reports, outbox))
+        hearing.add_done_callback(lambda _: outbox.put_nowait(None))
+        try:
+            while (command := await outbox.get()) is not None:
+                yield encode(command, pb.HostCommand)
+            await hearing
+        except ValidationError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            self._attached.leave(outbox)
+            hearing.cancel()
 
     async def Route(self, request: pb.RouteRequest, context: Any) -> pb.RouteResult:
-        return encode(await self._queue.route(await _decoded(request, RouteRequest, context)), pb.RouteResult)
+        asked = self._migrations.steer(await _decoded(request, RouteRequest, context))
+        route = asyncio.ensure_future(self._queue.route(asked))
+        self._syncs.changed()
+        result = await route
+        self._migrations.placed(asked, result)
+        return encode(result, pb.RouteResult)
 
     async def PlanDispatch(self, request: pb.DispatchPlanRequest, context: Any) -> pb.DispatchPlan:
-        plan = self._fleet.plan(await _decoded(request, DispatchPlanRequest, context), time.monotonic())
-        return encode(plan, pb.DispatchPlan)
+        asked = await _decoded(request, DispatchPlanRequest, context)
+        self._view.hear(asked)
+        self._syncs.changed()
+        return encode(self._fleet.plan(asked, time.monotonic()), pb.DispatchPlan)
+
+    async def AwaitSync(self, request: pb.SyncRequest, context: Any) -> pb.SyncAnswer:
+        return encode(await self._syncs.due(await _decoded(request, SyncRequest, context)), pb.SyncAnswer)
 
     async def Fleet(self, request: pb.FleetRequest, context: Any) -> pb.FleetSnapshot:
         return encode(self._fleet.snapshot(time.monotonic()), pb.FleetSnapshot)
+
+    async def _hear(self, reports: Any, outbox: Outbox) -> None:
+        """Until the host closes its side."""
+        async for wire in reports:
+            report = decode(wire, InstanceReport)
+            self._attached.take(report.instance, outbox)
+            self._fleet.report(report, time.monotonic())
+            self._queue.changed(report.run_id)
+            self._syncs.changed()
+            self._migrations.look(report, time.monotonic())
 
 
 async def start_server(

@@ -17,7 +17,7 @@ from ...activities.generation.turns import StoredTurn, TurnStore, fence_number
 from ...activities.generation.writer import Refused, SegmentRow, SegmentWriter
 from ...activities.store.codec import encode_ids, encode_logprobs
 from ...schemas.errors import EngineUnavailable, InvariantViolated
-from ...schemas.ids import Version
+from ...schemas.ids import Version, engine_request
 from ...schemas.messages.rollout import Sampling, SegmentEnd, TurnRequest, TurnResult
 from .engine import Chunk, EngineRequest, StreamEnd
 from .host import Host
@@ -146,7 +146,7 @@ class Generator:
         request = progress.request
         spec, engine = self._host.spec_of(request.trajectory.run_id), self._host.engine_of(request.trajectory.run_id)
         asked = EngineRequest(
-            request_id=f"{request.trajectory.group_id}-{request.trajectory.index}-{next(self._requests)}",
+            request_id=engine_request(request.trajectory.group_id, request.trajectory.index, next(self._requests)),
             prompt_ids=ids,
             sampling=_rest(request.sampling, progress.stored),
             cache_salt=f"{request.trajectory.run_id}:{progress.version}",

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ...activities.weights.transport import Lease
 from ...schemas.cost_model import CostModel, layout, read_cost_model
@@ -57,6 +57,8 @@ class Host:
         self._lost = ""
         """Why the engine is LOST: its process may not have ended yet."""
         self._cost: CostModel | None = None
+        self._pull_s = 0.0
+        """Of the last pull that changed the engine's version."""
         self._watchdog = Watchdog(self.gate)
 
     @property
@@ -92,6 +94,13 @@ class Host:
         self.engine_of(run_id)
         assert self._tenancy.spec is not None
         return self._tenancy.spec
+
+    async def interrupt_requests(self, run_id: RunId, request_ids: Sequence[str]) -> None:
+        """End their segments: what they have is stored, and they are routed anew. Those that have left, or are another
+        run's, are passed over. Raises `EngineUnavailable`."""
+        there = [one for one in request_ids if one in self.gate.requests]
+        if there:
+            await self.engine_of(run_id).abort(there)
 
     # --- what the instance's workflow asks for -----------------------------------------------------------------------
 
@@ -179,6 +188,8 @@ class Host:
             max_num_seqs=limit,
             pid=os.getpid(),
             tokens_total=self.counts.tokens_total,
+            migration=self._tenancy.spec.migration if self._tenancy.spec else None,
+            pull_s=self._pull_s,
         )
 
     # --- operations, one at a time -----------------------------------------------------------------------------------
@@ -246,6 +257,7 @@ class Host:
             seconds_load=time.perf_counter() - read,
             probe_max_abs_diff=difference,
         )
+        self._pull_s = time.perf_counter() - began
         return self._holds
 
     async def _resume(self, run_id: RunId) -> None:

@@ -18,7 +18,6 @@ from ...activities.store.connections import async_store
 from ...activities.store.migrate import require_current
 from ...activities.store.reach import require_reachable
 from ...activities.weights.transports import every_transport
-from ...schemas.errors import PsrlError
 from ...schemas.ids import InstanceId, rollout_queue
 from ...schemas.stack import Stack
 from ..coordinator.client import CoordinatorClient
@@ -28,7 +27,7 @@ from .calls import Calls
 from .engine import DEFAULT_ENGINE, EngineFactory, load_engine
 from .generate import Generator
 from .host import Host
-from .reporter import keep_reporting
+from .reporter import keep_attached
 from .source import PublishedWeights
 
 MAX_ACTIVITIES = 1024
@@ -36,6 +35,8 @@ MAX_ACTIVITIES = 1024
 INTERRUPT_PATIENCE_S = 3.0
 """For an operation in progress when the stop signal comes; afterwards the engine is stopped as it is."""
 GRACE = timedelta(seconds=4)
+FAREWELL_S = 1.0
+"""For the last report."""
 HEARTBEAT_THROTTLE = timedelta(seconds=2)
 """How late a generate call learns of its cancellation, at most. The SDK's own 8 seconds would let an engine work for
 nothing; each heartbeat costs the server about a millisecond, per call that runs."""
@@ -52,7 +53,8 @@ async def main(stack: Stack, stop: asyncio.Event, instance: InstanceId, make_eng
     calls = Calls(instance, Generator(host, TurnStore(tokens), writer))
     activities = RolloutActivities(host, calls, stop)
     coordinator = CoordinatorClient(stack.coordinator_address, stack.stack_id)
-    reports = asyncio.create_task(keep_reporting(host, coordinator))
+    ending = asyncio.Event()
+    attached = asyncio.create_task(keep_attached(host, coordinator, ending))
     client = await join(stack)
     worker = Worker(
         client,
@@ -72,9 +74,10 @@ async def main(stack: Stack, stop: asyncio.Event, instance: InstanceId, make_eng
         await calls.close()
         await writer.close()
         await host.shutdown()
-        reports.cancel()
-        with contextlib.suppress(PsrlError):
-            await coordinator.report(host.report())
+        ending.set()
+        host.changed.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(attached, FAREWELL_S)
         await coordinator.close()
         await tokens.dispose()
         await store.dispose()

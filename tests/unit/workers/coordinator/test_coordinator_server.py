@@ -15,20 +15,22 @@ from psrl.schemas.config import RoutingMethod, RoutingStrategy
 from psrl.schemas.cost_model import CostModel
 from psrl.schemas.errors import Unreachable, UserError
 from psrl.schemas.ids import GroupId, InstanceId, RunId
+from psrl.schemas.messages import coordination as coordination_messages
 from psrl.schemas.messages import fleet as fleet_messages
 from psrl.schemas.messages import rollout as rollout_messages
 from psrl.schemas.messages.rollout import DispatchPlanRequest, InstanceReport, InstanceState, RouteRequest
 from psrl.schemas.proto import coordinator_pb2 as pb
 from psrl.workers.coordinator.client import CoordinatorClient
 from psrl.workers.coordinator.server import start_server
+from tests.support.attached import ReportingClient
 
 RUN = RunId("run")
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[CoordinatorClient]:
+async def client() -> AsyncIterator[ReportingClient]:
     server, port = await start_server("127.0.0.1:0")
-    async with CoordinatorClient(f"127.0.0.1:{port}") as connected:
+    async with ReportingClient(f"127.0.0.1:{port}") as connected:
         yield connected
     await server.stop(None)
 
@@ -44,12 +46,13 @@ def ask(group: int, count: int = 1, tag: int = 3, wait_s: float = 5.0) -> RouteR
     )
 
 
-EMPTY = {"ReportAck", "FleetRequest"}
+MODULES = (rollout_messages, fleet_messages, coordination_messages)
+EMPTY = {"FleetRequest"}
 
 
 @pytest.mark.parametrize("name", sorted(set(pb.DESCRIPTOR.message_types_by_name) - EMPTY))
 def test_every_message_has_the_same_fields_in_protobuf_and_pydantic(name: str) -> None:
-    ours = getattr(rollout_messages, name, None) or getattr(fleet_messages, name)
+    ours = next(getattr(module, name) for module in MODULES if hasattr(module, name))
     assert set(pb.DESCRIPTOR.message_types_by_name[name].fields_by_name) == set(ours.model_fields)
 
 
@@ -70,7 +73,7 @@ def test_a_report_whose_lengths_are_not_of_its_requests_is_refused() -> None:
         serving(requests=("a",), prompt_tokens=(7, 8), generated_tokens=(0,))
 
 
-async def test_reports_are_seen_and_routed_to(client: CoordinatorClient) -> None:
+async def test_reports_are_seen_and_routed_to(client: ReportingClient) -> None:
     await client.report(serving("rollout-0"))
     await client.report(serving("rollout-1", version=2))
     result = await client.route(ask(0, count=2))
@@ -81,7 +84,7 @@ async def test_reports_are_seen_and_routed_to(client: CoordinatorClient) -> None
     assert [(item.report.instance, item.load) for item in fleet.instances] == [("rollout-0", 2), ("rollout-1", 0)]
 
 
-async def test_the_method_comes_with_the_request(client: CoordinatorClient) -> None:
+async def test_the_method_comes_with_the_request(client: ReportingClient) -> None:
     for name in ("rollout-0", "rollout-1"):
         await client.report(serving(name))
     request = ask(0).model_copy(update={"strategy": RoutingStrategy(method=RoutingMethod.ROUND_ROBIN)})
@@ -89,7 +92,7 @@ async def test_the_method_comes_with_the_request(client: CoordinatorClient) -> N
     assert instances == ["rollout-0", "rollout-1", "rollout-0"]
 
 
-async def test_a_call_without_room_is_held_until_a_report_makes_room(client: CoordinatorClient) -> None:
+async def test_a_call_without_room_is_held_until_a_report_makes_room(client: ReportingClient) -> None:
     await client.report(serving(running=4))
     held = asyncio.create_task(client.route(ask(0, wait_s=30)))
     await client.fleet()  # the held call was sent before this one on the same channel
@@ -99,14 +102,14 @@ async def test_a_call_without_room_is_held_until_a_report_makes_room(client: Coo
         assert len((await held).placements) == 1
 
 
-async def test_a_call_that_finds_no_room_in_time_says_why(client: CoordinatorClient) -> None:
+async def test_a_call_that_finds_no_room_in_time_says_why(client: ReportingClient) -> None:
     await client.report(serving(running=4))
     result = await client.route(ask(0, wait_s=0.05))
     assert result.placements == ()
     assert result.reason == "1 instance: rollout-0 full 4/4"
 
 
-async def test_waiting_calls_are_served_oldest_tag_first(client: CoordinatorClient) -> None:
+async def test_waiting_calls_are_served_oldest_tag_first(client: ReportingClient) -> None:
     await client.report(serving(running=4))
     late = asyncio.create_task(client.route(ask(9, tag=3, wait_s=30)))
     await client.fleet()
@@ -136,7 +139,7 @@ async def test_the_activity_reports_an_unreachable_coordinator_as_retryable() ->
     assert not caught.value.non_retryable
 
 
-async def test_the_activities_answer_what_the_coordinator_says(client: CoordinatorClient) -> None:
+async def test_the_activities_answer_what_the_coordinator_says(client: ReportingClient) -> None:
     await client.report(serving())
     activities = RoutingActivities(client)
     environment = ActivityEnvironment()

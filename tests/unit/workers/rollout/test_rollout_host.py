@@ -3,7 +3,7 @@
 import asyncio
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from psrl.schemas.errors import (
     WeightsRefused,
 )
 from psrl.schemas.ids import RunId, Version
+from psrl.schemas.messages.coordination import HostCommand
 from psrl.schemas.messages.rollout import EngineSpec, InstanceReport, InstanceState
 from psrl.workers.rollout import host as host_module
 from psrl.workers.rollout import tenancy
 from psrl.workers.rollout.engine import load_engine
 from psrl.workers.rollout.host import Host
-from psrl.workers.rollout.reporter import keep_reporting
+from psrl.workers.rollout.reporter import keep_attached
 from tests.support.rollout import RUN, SPEC, ScriptedWeights, make_host, with_engine
 from tests.support.scripted_engine import Script, ScriptedEngine
 
@@ -350,7 +351,7 @@ async def test_a_request_that_slipped_in_behind_a_pause_is_aborted(host: Host, e
     async def late() -> None:
         with host.gate.slot("late", 3):
             async with engine._changed:
-                await engine._changed.wait_for(lambda: "late" in engine._aborted)
+                await engine._changed.wait_for(lambda: "late" in engine.aborted)
             aborted.set()
 
     inside = asyncio.create_task(late())
@@ -360,27 +361,65 @@ async def test_a_request_that_slipped_in_behind_a_pause_is_aborted(host: Host, e
     await inside
 
 
+class FlakyCoordinator:
+    """Away at first; then takes reports, and breaks the stream after so many of them."""
+
+    def __init__(self, breaks_after: int = 1000) -> None:
+        self.reports: asyncio.Queue[InstanceReport] = asyncio.Queue()
+        self.attached = 0
+        self._breaks_after = breaks_after
+
+    async def attach(self, reports: AsyncIterator[InstanceReport]) -> AsyncIterator[HostCommand]:
+        self.attached += 1
+        if self.attached == 1:
+            raise Unreachable("away")
+        taken = 0
+        async for report in reports:
+            await self.reports.put(report)
+            taken += 1
+            if taken == self._breaks_after:
+                raise Unreachable("gone")
+        return
+        yield
+
+
 async def test_reports_go_out_on_every_change_and_survive_a_coordinator_that_is_away(host: Host) -> None:
-    reports: asyncio.Queue[InstanceReport] = asyncio.Queue()
-    failures = 1
-
-    class Coordinator:
-        async def report(self, report: InstanceReport) -> None:
-            nonlocal failures
-            if failures:
-                failures -= 1
-                raise Unreachable("away")
-            await reports.put(report)
-
-    task = asyncio.create_task(keep_reporting(host, Coordinator()))
+    coordinator, ending = FlakyCoordinator(breaks_after=2), asyncio.Event()
+    task = asyncio.create_task(keep_attached(host, coordinator, ending))
     states = set()
     await serve(host, 1)
     async with asyncio.timeout(60):
         while InstanceState.SERVING not in states:
-            report = await reports.get()
+            report = await coordinator.reports.get()
             states.add(report.state)
-    assert (report.version, report.max_num_seqs, report.running, report.waiting) == (1, 8, 0, 0)
-    task.cancel()
+        assert (report.version, report.max_num_seqs, report.running, report.waiting) == (1, 8, 0, 0)
+        attached = coordinator.attached
+        while coordinator.attached < attached + 2:
+            await coordinator.reports.get()
+        task.cancel()
+
+
+async def test_the_last_report_says_that_the_host_has_stopped(host: Host) -> None:
+    coordinator, ending = FlakyCoordinator(), asyncio.Event()
+    task = asyncio.create_task(keep_attached(host, coordinator, ending))
+    await serve(host, 1)
+    await host.shutdown()
+    ending.set()
+    async with asyncio.timeout(60):
+        await task
+    told = [coordinator.reports.get_nowait() for _ in range(coordinator.reports.qsize())]
+    assert told[-1].state is InstanceState.STOPPED
+
+
+async def test_requests_are_interrupted_by_name_and_others_go_on(host: Host, engines: list[ScriptedEngine]) -> None:
+    await serve(host, 1)
+    with host.gate.slot("moved", 30), host.gate.slot("stays", 10):
+        await host.interrupt_requests(RUN, ["moved", "long gone"])
+        assert engines[0].aborted == {"moved"}
+        with pytest.raises(EngineUnavailable, match="serves run run-1, not other"):
+            await host.interrupt_requests(OTHER, ["stays"])
+    await host.interrupt_requests(OTHER, ["moved"])
+    assert engines[0].aborted == {"moved"}
 
 
 def test_an_engine_path_that_does_not_import_is_named() -> None:

@@ -1,0 +1,75 @@
+"""What the sync and migration policies see: the fleet, the route calls that wait, and what the run's ledger admits."""
+
+from collections.abc import Mapping
+
+from ...schemas.ids import InstanceId, RunId
+from ...schemas.messages.coordination import SyncRequest
+from ...schemas.messages.fleet import FleetInstance
+from ...schemas.messages.rollout import DispatchPlanRequest, InstanceState
+from .fleet import Fleet
+from .policies.load import InstanceLoad, RequestLoad
+from .policies.migration.contract import MigrationSnapshot
+from .policies.sync.contract import SyncSnapshot
+from .waiting import RouteQueue
+
+KEPT_RUNS = 100
+"""Of which it is remembered what their ledgers admit: more than ask for room at the same time."""
+
+
+class View:
+    """Without clock or I/O, as the fleet; `now` is its clock's."""
+
+    def __init__(self, fleet: Fleet, queue: RouteQueue) -> None:
+        self._fleet, self._queue = fleet, queue
+        self._admits: dict[RunId, Mapping[int, int]] = {}
+
+    def hear(self, request: DispatchPlanRequest) -> None:
+        """The run says what its ledger admits whenever it asks for room."""
+        admitted = {room.version: room.groups * request.trajectories_per_group for room in request.admits}
+        self._admits.pop(request.run_id, None)
+        self._admits[request.run_id] = admitted
+        if len(self._admits) > KEPT_RUNS:
+            del self._admits[next(iter(self._admits))]
+
+    def migration(self, run_id: RunId, now: float) -> MigrationSnapshot:
+        return MigrationSnapshot(list(self._loads(run_id, now).values()), self._queued(run_id))
+
+    def sync(self, request: SyncRequest, now: float) -> SyncSnapshot | None:
+        """`None`: the instance has not reported to this coordinator yet."""
+        loads = self._loads(request.run_id, now)
+        if request.instance not in loads:
+            return None
+        return SyncSnapshot(
+            instance=request.instance,
+            target=request.version,
+            instances=loads,
+            mode=request.mode,
+            queued=self._queued(request.run_id),
+            admits=self._admits.get(request.run_id, {}),
+        )
+
+    def _loads(self, run_id: RunId, now: float) -> dict[InstanceId, InstanceLoad]:
+        there = self._fleet.snapshot(now).instances
+        return {one.report.instance: _load(one) for one in there if one.report.run_id == run_id}
+
+    def _queued(self, run_id: RunId) -> list[int]:
+        return [tag for run, tag, count in self._queue.waiting() if run == run_id for _ in range(count)]
+
+
+def _load(one: FleetInstance) -> InstanceLoad:
+    report = one.report
+    lengths = zip(report.requests, report.prompt_tokens, report.generated_tokens, strict=True)
+    return InstanceLoad(
+        instance=report.instance,
+        version=report.version,
+        serving=report.state is InstanceState.SERVING,
+        slots=report.max_num_seqs,
+        running=report.running,
+        waiting=one.load - report.running,
+        throughput=report.throughput,
+        kv_usage=report.kv_cache_usage,
+        kv_capacity=report.kv_capacity_tokens,
+        requests=[RequestLoad(*each) for each in lengths],
+        pull_s=report.pull_s,
+        cost=report.cost,
+    )
