@@ -6,6 +6,7 @@ Importing this module loads nothing heavy: it is what the workflow sandbox sees 
 from temporalio import activity
 
 from ..schemas.messages.agents import AgentRun, RunAgent
+from ..schemas.messages.coordination import SyncAnswer, SyncRequest
 from ..schemas.messages.data import (
     Admission,
     AdmitRequest,
@@ -114,6 +115,12 @@ async def run_agent(request: RunAgent) -> AgentRun:
 
 
 # --- store and coordinator: ORCHESTRATOR_QUEUE -----------------------------------------------------------------------
+
+
+@activity.defn
+async def sync_due(request: SyncRequest) -> SyncAnswer:
+    """Return when an instance that is behind may sync."""
+    raise NotImplementedError
 
 
 @activity.defn

@@ -36,6 +36,8 @@ STICKY_TIMEOUT = timedelta(seconds=3)
 CACHED_WORKFLOWS = 4000
 """Two buffers of groups stay in memory: an evicted one costs a replay at its next event."""
 GRACE = timedelta(seconds=5)
+MAX_ACTIVITIES = 200
+"""Each instance that waits for a good moment to sync takes one of them meanwhile."""
 
 
 async def main(stack: Stack, stop: asyncio.Event) -> None:
@@ -77,6 +79,7 @@ def orchestrator(
             store.reopen_run,
             routing.route,
             routing.plan_dispatch,
+            routing.sync_due,
         ],
         # Workflow modules import nothing but schemas and pure logic (a test holds that), and tests run them sandboxed:
         # here the sandbox would only cost 12 ms per workflow start.
@@ -85,7 +88,7 @@ def orchestrator(
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         graceful_shutdown_timeout=GRACE,
         max_concurrent_workflow_tasks=200,
-        max_concurrent_activities=100,
+        max_concurrent_activities=MAX_ACTIVITIES,
         max_concurrent_local_activities=200,
     )
 

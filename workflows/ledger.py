@@ -101,6 +101,11 @@ class Ledger:
         return sum(map(len, self._occupied))
 
     @property
+    def open_tags(self) -> range:
+        """The versions that a reservation may be made with."""
+        return range(max(0, self.buffer - self.staleness), self.version + 1)
+
+    @property
     def ready(self) -> bool:
         """Would `consume` take a batch now?"""
         enough = self.buffer <= self.version and self.occupied_count >= self.batch_groups

@@ -4,8 +4,10 @@ from typing import Protocol
 
 from temporalio import activity
 
+from ...schemas.messages.coordination import SyncAnswer, SyncRequest
 from ...schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, RouteRequest, RouteResult
 from ..boundary import boundary
+from ..heartbeat import heartbeating
 
 
 class Contexts(Protocol):
@@ -20,6 +22,8 @@ class Coordinator(Protocol):
     async def route(self, request: RouteRequest) -> RouteResult: ...
 
     async def plan(self, request: DispatchPlanRequest) -> DispatchPlan: ...
+
+    async def sync_due(self, request: SyncRequest) -> SyncAnswer: ...
 
 
 class RoutingActivities:
@@ -43,3 +47,12 @@ class RoutingActivities:
     @boundary
     async def plan_dispatch(self, request: DispatchPlanRequest) -> DispatchPlan:
         return await self._coordinator.plan(request)
+
+    @activity.defn(name="sync_due")
+    @boundary
+    async def sync_due(self, request: SyncRequest) -> SyncAnswer:
+        """For as long as the caller's patience lasts; the coordinator itself holds each question for a while."""
+        async with heartbeating():
+            while not (answer := await self._coordinator.sync_due(request)).due:
+                activity.heartbeat(answer.reason)
+            return answer

@@ -37,8 +37,8 @@ class PartialRollout(Section):
     waits until the instance's running generations have finished."""
     interrupt: Interrupt = Interrupt.REROUTE
     """`reroute`: an interrupted generation is routed anew, and its prefix is computed again under the new weights.
-    `in_place`: it waits in the engine and continues there at once, on the KV cache that the old weights computed; each
-    token is stored with the version that sampled it."""
+    `in_place`: it waits in the engine and continues there at once. A run refuses that one, since it would continue on
+    KV cache that the old weights computed; `psrl simulate` shows what it would bring."""
     interrupt_as_prompt: bool = False
     """PSRL's; only false is taken."""
 

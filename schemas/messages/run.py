@@ -7,6 +7,7 @@ from typing import Any, Self
 from ..config import RolloutSection, RoutingStrategy, RunConfig
 from ..config.agentic import AgentLoop
 from ..config.rollout import ValSampling
+from ..config.sync_and_mig import SyncAndMigStrategy, SyncMode
 from ..ids import GroupId, InstanceId, RunId
 from .base import Message
 from .rollout import EngineSpec, InstanceState, Placement, Sampling, Strategy
@@ -334,11 +335,18 @@ class StartInstance(Message):
     spec: EngineSpec
     version: int
     interrupt: bool
+    """At a sync; false: what it runs finishes first."""
+    strategy: SyncAndMigStrategy | None = None
+    """When it syncs; null: as soon as it can."""
     start_timeout_s: float
     restart_budget: int = 5
     restart_budget_heals_s: float = 600.0
     record: EngineRecord = EngineRecord()
     """Carried over continue-as-new."""
+
+    @property
+    def mode(self) -> SyncMode:
+        return SyncMode.INTERRUPT if self.interrupt else SyncMode.DRAIN
 
 
 class LookAtRun(Message):

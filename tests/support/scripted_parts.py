@@ -31,6 +31,7 @@ from psrl.schemas.ids import (
     training_group,
     validation_group,
 )
+from psrl.schemas.messages.coordination import SyncAnswer, SyncRequest
 from psrl.schemas.messages.data import (
     Admission,
     AdmitRequest,
@@ -134,6 +135,7 @@ class ScriptedParts:
         self.trained: dict[GroupId, int] = {}
         self.cancelled: dict[GroupId, str] = {}
         self.calls: list[str] = []
+        self.sync_requests: list[SyncRequest] = []
         self.phases: list[str] = []
         self.steps: list[StepReport] = []
         self.evaluations: list[EvaluationReport] = []
@@ -184,6 +186,10 @@ class ScriptedParts:
     async def on_hold(self, instance: InstanceId) -> None:
         """Called when an engine is held; returns when the lease is over."""
         await asyncio.Event().wait()
+
+    async def on_sync_due(self, request: SyncRequest) -> SyncAnswer:
+        """Returns when the instance may sync."""
+        return SyncAnswer(due=True, reason="scripted")
 
     async def on_look(self, request: CollectReports) -> None:
         """Called when the run has been told what became of its parts."""
@@ -314,6 +320,11 @@ class ScriptedParts:
             )
         )
 
+    @activity.defn(name="sync_due")
+    async def sync_due(self, request: SyncRequest) -> SyncAnswer:
+        self.sync_requests.append(request)
+        return await self.on_sync_due(request)
+
     @activity.defn(name="make_batch")
     async def make_batch(self, request: BatchRequest) -> BatchInfo:
         known = self.batches.setdefault(request.buffer, request)
@@ -419,7 +430,7 @@ class ScriptedParts:
             await self.on_look(request)
             return found
 
-        orchestration = [self.plan_dispatch, self.route, self.make_batch, self.record_step]
+        orchestration = [self.plan_dispatch, self.sync_due, self.route, self.make_batch, self.record_step]
         orchestration += [
             self.record_evaluation,
             self.record_run,

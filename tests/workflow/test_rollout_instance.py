@@ -2,17 +2,21 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner
 from temporalio.workflow import Info
 
+from psrl.schemas.config.sync_and_mig import SyncAndMigStrategy, SyncMethod, SyncMode, SyncStrategy
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, InstanceId, RunId, instance_workflow
+from psrl.schemas.messages.coordination import SyncAnswer, SyncRequest
 from psrl.schemas.messages.rollout import InstanceState
 from psrl.schemas.messages.run import InstanceChanged, StartInstance
 from psrl.workflows.calls import settings
@@ -388,3 +392,97 @@ async def test_an_instance_whose_run_was_terminated_notices_when_its_lease_is_re
         over.set()
         assert await instance.result() == "stopped"
     assert parts.calls[-1] == "release rollout-0"
+
+
+# --- when it syncs ---------------------------------------------------------------------------------------------------
+
+
+class Hesitant(ScriptedParts):
+    """Its coordinator says that the moment is good when the test does."""
+
+    def __init__(self) -> None:
+        super().__init__(instances=1)
+        self.published = {0, 1, 2}
+        self.asked, self.good = asyncio.Queue[SyncRequest](), asyncio.Event()
+
+    async def question(self) -> SyncRequest:
+        async with asyncio.timeout(60):
+            return await self.asked.get()
+
+    async def on_sync_due(self, request: SyncRequest) -> SyncAnswer:
+        self.asked.put_nowait(request)
+        while not self.good.is_set():
+            activity.heartbeat()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.good.wait(), 1)
+        return SyncAnswer(due=True, reason="nothing to do")
+
+
+def by_status(max_wait_s: float = 3600.0) -> SyncAndMigStrategy:
+    return SyncAndMigStrategy(method=SyncMethod.STATUS_BASED, sync=SyncStrategy(threshold=2, max_wait_s=max_wait_s))
+
+
+async def test_a_sync_waits_for_its_moment_and_asks_anew_for_a_newer_version(client: Client, run_id: str) -> None:
+    parts = Hesitant()
+    async with parts.workers(client, extra_workflows=[SignalSink]):
+        instance = await begin(client, run_id, strategy=by_status())
+        await serving(instance, 0)
+        for version in (1, 2):
+            await instance.signal(RolloutInstance.sync, version)
+            asked = await parts.question()
+            assert (asked.instance, asked.version, asked.mode) == (NAME, version, SyncMode.INTERRUPT)
+        assert parts.versions[NAME] == 0, "it serves on meanwhile"
+        assert NAME not in parts.paused
+        parts.good.set()
+        await serving(instance, 2)
+        await instance.signal(RolloutInstance.stop)
+        assert await instance.result() == "stopped"
+    assert parts.calls == ["start rollout-0", "release rollout-0"]
+
+
+async def test_one_that_is_never_told_to_syncs_when_its_patience_ends(client: Client, run_id: str) -> None:
+    """As when the coordinator is away: it is asked again and again meanwhile."""
+
+    class Away(Hesitant):
+        async def on_sync_due(self, request: SyncRequest) -> SyncAnswer:
+            self.asked.put_nowait(request)
+            raise ApplicationError("nobody answers", type="Unreachable")
+
+    parts = Away()
+    async with parts.workers(client, extra_workflows=[SignalSink]):
+        instance = await begin(client, run_id, strategy=by_status(max_wait_s=3))
+        await serving(instance, 0)
+        await instance.signal(RolloutInstance.sync, 1)
+        await serving(instance, 1)
+        await instance.signal(RolloutInstance.stop)
+        await instance.result()
+    assert parts.asked.qsize() > 1
+    assert parts.calls == ["start rollout-0", "release rollout-0"], "and nothing has failed"
+
+
+async def test_a_wait_for_a_good_moment_ends_with_a_stop_and_with_the_engine(client: Client, run_id: str) -> None:
+    parts = Hesitant()
+    async with parts.workers(client, extra_workflows=[SignalSink]):
+        instance = await begin(client, run_id, strategy=by_status())
+        await serving(instance, 0)
+        await instance.signal(RolloutInstance.sync, 1)
+        await parts.question()
+        parts.engine_died[NAME].set()
+        await serving(instance, 1)
+        await instance.signal(RolloutInstance.sync, 2)
+        await parts.question()
+        await instance.signal(RolloutInstance.stop)
+        assert await instance.result() == "stopped"
+    assert parts.calls == ["start rollout-0", "start rollout-0", "release rollout-0"]
+
+
+async def test_a_greedy_instance_asks_nobody(client: Client, run_id: str) -> None:
+    parts = Hesitant()
+    async with parts.workers(client, extra_workflows=[SignalSink]):
+        instance = await begin(client, run_id)
+        await serving(instance, 0)
+        await instance.signal(RolloutInstance.sync, 1)
+        await serving(instance, 1)
+        await instance.signal(RolloutInstance.stop)
+        await instance.result()
+    assert parts.sync_requests == []

@@ -76,6 +76,8 @@ run_agent: Final = Call(
 
 plan_dispatch: Final = Call(signatures.plan_dispatch, STORE_PATIENCE, SHORT)
 route: Final = LocalCall(signatures.route, SHORT)
+sync_due: Final = Call(signatures.sync_due, STORE_PATIENCE, heartbeat=HEARTBEAT, living=False)
+"""Its caller gives the patience: the configuration says how long a sync may wait."""
 record_session: Final = Call(signatures.record_session, STORE_PATIENCE, SHORT)
 start_groups: Final = Call(signatures.start_groups, STORE_PATIENCE, LEASE, heartbeat=HEARTBEAT, seen_to_its_end=True)
 """A run that ends meanwhile cancels the groups that have been started, and none may follow."""

@@ -22,6 +22,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 with workflow.unsafe.imports_passed_through():
     from ...schemas.errors import EngineUnfit, InstanceBusy, PsrlError
     from ...schemas.ids import rollout_queue
+    from ...schemas.messages.coordination import SyncAndMigStrategy, SyncRequest
     from ...schemas.messages.rollout import HoldRequest, InstanceCommand, PauseRequest, PullRequest
     from ...schemas.messages.run import InstanceChanged, LookAtRun, RunPhase, RunStatus, StartInstance
     from ..calls import settings
@@ -133,10 +134,46 @@ class RolloutInstance:
         return True
 
     async def _sync(self) -> None:
+        await self._until_due()
+        if self._stopping:
+            return
         self._life.pauses()
         request = PauseRequest(**self._command.model_dump(), interrupt=self._start.interrupt)
-        await self._call(calls.pause, request, "pause: interrupt" if request.interrupt else "pause: drain")
+        await self._call(calls.pause, request, f"pause: {self._start.mode}")
         await self._pull()
+
+    async def _until_due(self) -> None:
+        """Until the coordinator finds the moment good, for whatever version is the newest then; no longer than the run
+        has chosen (L11). While the coordinator is away the instance goes on as it is: nothing that it interrupted could
+        be routed anew."""
+        if (strategy := self._start.strategy) is None:
+            return
+        until = workflow.time() + strategy.sync.max_wait_s
+        while not self._stopping and (left_s := until - workflow.time()) > 0:
+            asked = self._life.target
+            asking = asyncio.create_task(self._ask_whether_due(strategy, asked, left_s))
+            async with ended_after(asking):
+                await workflow.wait_condition(
+                    lambda asking=asking, asked=asked: (  # type: ignore[misc]
+                        asking.done() or self._stopping or self._life.target != asked
+                    )
+                )
+                answered = asking.done()
+            if answered:
+                asking.result()
+                return
+
+    async def _ask_whether_due(self, strategy: SyncAndMigStrategy, version: int, patience_s: float) -> None:
+        request = SyncRequest(**self._command.model_dump(), version=version, strategy=strategy, mode=self._start.mode)
+        call = replace(calls.sync_due, patience=timedelta(seconds=patience_s))
+        try:
+            answer = await call(request, summary=f"may it sync to v{version}? · {self._start.instance}")
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            workflow.logger.warning("%s syncs without the coordinator's word: %s", self._start.instance, error.cause)
+        else:
+            workflow.logger.info("%s syncs to v%d: %s", self._start.instance, version, answer.reason)
 
     async def _pull(self) -> None:
         """Load the newest version asked for, then admit requests. The engine is paused before, and after a failure."""

@@ -12,9 +12,9 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from ...schemas.ids import GroupId, RunId, training_group
+    from ...schemas.ids import GroupId, RunId, Version, training_group
     from ...schemas.messages.data import DrawRequest
-    from ...schemas.messages.rollout import DispatchPlan, DispatchPlanRequest
+    from ...schemas.messages.rollout import DispatchPlan, DispatchPlanRequest, DispatchRoom
     from ...schemas.messages.run import RolloutSettings, StartGroup, StartGroups
     from ..calls import settings
     from ..calls import table as calls
@@ -126,8 +126,12 @@ class Dispatcher:
 
     @property
     def _question(self) -> DispatchPlanRequest:
-        trajectories = self._state.config.psrl.offered_trajectories
-        return DispatchPlanRequest(run_id=self._run_id, trajectories_per_group=trajectories)
+        ledger = self._state.groups.ledger
+        return DispatchPlanRequest(
+            run_id=self._run_id,
+            trajectories_per_group=self._state.config.psrl.offered_trajectories,
+            admits=tuple(DispatchRoom(version=tag, groups=ledger.free(Version(tag))) for tag in ledger.open_tags),
+        )
 
     async def _start(self, wave: Wave) -> None:
         """Everything is reserved and numbered before the first call: a report may come before the last one returns."""

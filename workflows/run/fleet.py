@@ -18,6 +18,8 @@ class Instance(Carried):
     """The last it said; what the run found out about its workflow counts as said."""
     started_at: float = 0.0
     """When its workflow was last started, by workflow time."""
+    behind_since: float | None = None
+    """When a newer version was announced than it serves; null while it is in step."""
     restarts: int = 0
     """Times its workflow was started anew since one lived for `restart_budget_heals_s`."""
 
@@ -33,6 +35,8 @@ class Instance(Carried):
 
 class Fleet(Carried):
     instances: dict[InstanceId, Instance] = {}
+    announced: int = 0
+    """The newest version that the instances were told of."""
     missed: bool = False
     """One that should live took no signal: the sweep looks after all of them at once."""
 
@@ -44,8 +48,18 @@ class Fleet(Carried):
         """False: it is none of this run's."""
         if changed.instance not in self.instances:
             return False
-        self.instances[changed.instance].told = changed
+        instance = self.instances[changed.instance]
+        instance.told = changed
+        if changed.state is not InstanceState.SERVING or changed.version >= self.announced:
+            instance.behind_since = None
         return True
+
+    def published(self, version: int, now: float) -> None:
+        """The instances are told of it."""
+        self.announced = version
+        for instance in self.instances.values():
+            if instance.state is InstanceState.SERVING and instance.behind_since is None:
+                instance.behind_since = now
 
     def end(self, ended: EndedInstance, now: float, limits: Deployment) -> bool:
         """The instance's workflow is closed; whether it is to be started anew."""
@@ -69,6 +83,12 @@ class Fleet(Carried):
     def living(self) -> tuple[InstanceId, ...]:
         """Those that have not stopped."""
         return tuple(name for name, one in self.instances.items() if one.state is not InstanceState.STOPPED)
+
+    @property
+    def versions(self) -> set[int]:
+        """That are served."""
+        told = [one.told for one in self.instances.values()]
+        return {last.version for last in told if last is not None and last.state is InstanceState.SERVING}
 
     @property
     def serving(self) -> bool:

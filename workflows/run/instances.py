@@ -14,6 +14,7 @@ from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
     from ...schemas.config import RunConfig
+    from ...schemas.config.sync_and_mig import SyncMethod
     from ...schemas.ids import InstanceId, RunId, instance_id, instance_workflow
     from ...schemas.messages.rollout import EngineSpec
     from ...schemas.messages.run import EndedInstance, StartInstance
@@ -50,8 +51,11 @@ class Instances:
             # A start that keeps failing is a fault of the set-up: nothing is gained by trying for longer.
             raise no_instance_left(fleet)
 
-    async def sync(self, version: int) -> None:
-        await self._signal("sync", version)
+    async def sync(self) -> None:
+        """To the newest version: each when its moment comes."""
+        self._state.unannounced = False
+        self._state.fleet.published(self._state.version, workflow.time())
+        await self._signal("sync", self._state.version)
 
     async def stop(self) -> None:
         await self._signal("stop")
@@ -73,14 +77,16 @@ class Instances:
 
     async def _start(self, name: InstanceId) -> None:
         config = self._state.config
-        deployment = config.psrl.deployment
+        deployment, coordination = config.psrl.deployment, config.psrl.rollout_coordination
+        strategy = coordination.sync_and_mig_strategy
         self._state.fleet.add(name, workflow.time())
         start = StartInstance(
             run_workflow_id=workflow.info().workflow_id,
             instance=name,
             spec=EngineSpec.of(self._run_id, config),
             version=self._state.version,
-            interrupt=config.psrl.rollout_coordination.partial_rollout.enable,
+            interrupt=coordination.partial_rollout.enable,
+            strategy=None if strategy.method is SyncMethod.GREEDY else strategy,
             start_timeout_s=deployment.start_timeout_s,
             restart_budget=deployment.restart_budget,
             restart_budget_heals_s=deployment.restart_budget_heals_s,

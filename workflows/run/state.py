@@ -55,6 +55,8 @@ class RunState(Carried):
     idle_since: float = 0.0
     """When the trainer began to wait for the next buffer."""
     reward_mean: float | None = None
+    unannounced: bool = False
+    """The instances have not been told of the newest version (`sync.seamless_train_version`)."""
 
     @cached_property
     def config(self) -> RunConfig:

@@ -46,6 +46,7 @@ with workflow.unsafe.imports_passed_through():
     from .faults import explain, hopeless
     from .history import History
     from .instances import Instances
+    from .seamless import seamless
     from .seeing_off import SeeingOff
     from .state import RunState
     from .steps import Steps
@@ -185,9 +186,18 @@ class TrainingRun:
         state = self._state
         while True:
             await workflow.wait_condition(
-                lambda: self._steps.ready or self._ends_here or self._beside.failed or hopeless(state, "") is not None
+                lambda: (
+                    self._steps.ready
+                    or self._ends_here
+                    or self._beside.failed
+                    or hopeless(state, "") is not None
+                    or self._announcement_due
+                )
             )
             self._beside.raise_failure()
+            if self._announcement_due:
+                await self._instances.sync()
+                self._wake()
             if self._ends_here:
                 return None
             if self._steps.ready:
@@ -210,7 +220,9 @@ class TrainingRun:
         state, version = self._state, Version(report.publish.version)
         state.groups.ledger.publish(version)
         state.reward_mean, state.idle_since = report.batch.reward_mean, workflow.time()
-        await self._instances.sync(version)
+        state.unannounced = seamless(state)
+        if not state.unannounced:
+            await self._instances.sync()
         if state.config.data.val_files and state.due(version, state.config.trainer.test_freq):
             await self._validation.begin(version)
         workflow.upsert_search_attributes(
@@ -233,6 +245,10 @@ class TrainingRun:
             await self._ending.tidy_up()
 
     # --- what the stages ask -----------------------------------------------------------------------------------------
+
+    @property
+    def _announcement_due(self) -> bool:
+        return self._state.unannounced and not seamless(self._state)
 
     @property
     def _ends_here(self) -> bool:

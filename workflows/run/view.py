@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from ...schemas.config.sync_and_mig import SyncMethod
 from ...schemas.ids import RunId
 from ...schemas.messages.run import RunPhase, RunStatus, Wait
 from ..calls import settings
@@ -22,8 +23,12 @@ def current_waits(
         return (_person(f"step {control.held.buffer}: {control.held.reason}", now), *calls)
     if control.paused and not control.stopping:
         return (*calls, _person("signal `resume`", now))
-    if calls or state is None or control.phase is not RunPhase.RUNNING:
+    if state is None or control.phase is not RunPhase.RUNNING:
         return calls
+    return (*(calls or _without_a_step(state, idle)), *_syncs(state))
+
+
+def _without_a_step(state: RunState, idle: Idle) -> tuple[Wait, ...]:
     groups, coordinator = _groups(state, idle), _coordinator(idle)
     if coordinator is None:
         return (groups,)
@@ -63,6 +68,24 @@ def _coordinator(idle: Idle) -> Wait | None:
     deadline = since + settings.STORE_PATIENCE
     return Wait(
         what="room for new groups", owner="the coordinator", since=since, deadline=deadline, otherwise="the run fails"
+    )
+
+
+def _syncs(state: RunState) -> tuple[Wait, ...]:
+    """Instances that are behind, and sync when their moment comes."""
+    strategy = state.config.psrl.rollout_coordination.sync_and_mig_strategy
+    if strategy.method is SyncMethod.GREEDY:
+        return ()
+    return tuple(
+        Wait(
+            what=f"a good moment for {name} to sync to v{state.fleet.announced} (by {strategy.sync.indicator})",
+            owner="the coordinator",
+            since=_moment(one.behind_since),
+            deadline=_moment(one.behind_since + strategy.sync.max_wait_s),
+            otherwise="it syncs all the same",
+        )
+        for name, one in sorted(state.fleet.instances.items())
+        if one.behind_since is not None
     )
 
 

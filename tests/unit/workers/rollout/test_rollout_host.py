@@ -403,9 +403,10 @@ async def test_the_last_report_says_that_the_host_has_stopped(host: Host) -> Non
     coordinator, ending = FlakyCoordinator(), asyncio.Event()
     task = asyncio.create_task(keep_attached(host, coordinator, ending))
     await serve(host, 1)
-    await host.shutdown()
-    ending.set()
     async with asyncio.timeout(60):
+        await coordinator.reports.get()
+        await host.shutdown()
+        ending.set()
         await task
     told = [coordinator.reports.get_nowait() for _ in range(coordinator.reports.qsize())]
     assert told[-1].state is InstanceState.STOPPED
