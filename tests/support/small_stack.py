@@ -103,6 +103,8 @@ class SmallStack:
     processes: dict[InstanceId, subprocess.Popen[bytes]]
     run_id: RunId
     """A name of this stack alone; its run takes it."""
+    coordinators: list[Any]
+    """Servers, in the order in which they were started; the last one lives."""
 
     def config(self, prompts: Sequence[dict[str, Any]] | int = 64, **sections: dict[str, Any]) -> dict[str, Any]:
         """A configuration that fits the stack: small, fast, validated as any other."""
@@ -149,6 +151,12 @@ class SmallStack:
         found = [item.report for item in (await self.coordinator.fleet()).instances]
         return next((report for report in found if report.instance == instance), None)
 
+    async def kill_coordinator(self) -> None:
+        """Every call and stream breaks off, all that it knew is gone, and another listens at the same address."""
+        await self.coordinators[-1].stop(None)
+        server, _ = await start_server(self.stack.coordinator_address)
+        self.coordinators.append(server)
+
     def start_process(self, instance: InstanceId) -> None:
         command = [sys.executable, "-m", "psrl.workers.rollout.main", "--instance", instance, "--engine", SCRIPTED]
         self.processes[instance] = spawn(command, self.stack.home / f"{instance}.log")
@@ -194,7 +202,8 @@ async def small_stack(
     script = script or Script()
     async with AsyncExitStack() as entered:
         server, port = await start_server("127.0.0.1:0")
-        entered.push_async_callback(server.stop, None)
+        servers = [server]
+        entered.push_async_callback(lambda: servers[-1].stop(None))
         names = tuple(InstanceId(f"rollout-{number}") for number in range(instances))
         stack = stack.model_copy(update={"coordinator_address": f"127.0.0.1:{port}", "instances": names})
         (stack.home / STACK_FILE).write_text(stack.model_dump_json())
@@ -213,7 +222,7 @@ async def small_stack(
         await entered.enter_async_context(environment_worker(client, queue, environments))
         hosts = {name: InProcessHost(name, script) for i, name in enumerate(names) if i not in processes}
         run_id = RunId(f"run-{uuid.uuid4().hex[:8]}")
-        small = SmallStack(client, stack, store, coordinator, model, hosts, {}, run_id)
+        small = SmallStack(client, stack, store, coordinator, model, hosts, {}, run_id, servers)
         for host in hosts.values():
             await _start_host(entered, small, host)
         entered.callback(_kill, small.processes)
