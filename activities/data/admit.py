@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from temporalio import activity
 
 from ...schemas.config import RunConfig, parse_config
+from ...schemas.config.sync_and_mig import SyncMode
 from ...schemas.cost_model import layout, read_cost_model
 from ...schemas.errors import ConfigError, DataError, RunExists
 from ...schemas.ids import RUN_ID_PATTERN, RUN_ID_RULE
@@ -88,6 +89,7 @@ def check_parts(config: RunConfig, instances: int | None, gateway: str | None = 
     """All that can be known before the data are read. Raises a `UserError`."""
     check_instances(config, instances)
     check_cost_model(config)
+    check_interrupt(config)
     check_model(config)
     rewards = check_rewards(config.reward)
     check_filter(config)
@@ -110,6 +112,16 @@ def check_cost_model(config: RunConfig) -> None:
     path = config.psrl.rollout_coordination.routing_strategy.cost_model_path
     if path is not None:
         read_cost_model(path, layout())
+
+
+def check_interrupt(config: RunConfig) -> None:
+    """Raises `ConfigError` for what `psrl simulate` alone can do."""
+    if config.psrl.rollout_coordination.partial_rollout.mode is SyncMode.IN_PLACE:
+        raise ConfigError(
+            "psrl.rollout_coordination.partial_rollout.interrupt=in_place is refused: the engine would go on "
+            "with KV cache that the old weights computed, and says only at a request's end which version sampled which "
+            "token; allowed: reroute (`psrl simulate` takes both)"
+        )
 
 
 def check_reward_rows(rewards: tuple[Loaded, ...], dataset: Dataset) -> None:

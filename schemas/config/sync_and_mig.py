@@ -1,8 +1,9 @@
 """`psrl.rollout_coordination.{partial_rollout,sync_and_mig_strategy}`: when instances sync, what becomes of the
 requests in their engines, and when requests move between instances."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -134,6 +135,10 @@ class SyncAndMigStrategy(Section):
     when the run has work that no instance may do at its version; and at the latest after `sync.max_wait_s`."""
     sync: SyncStrategy = SyncStrategy()
     mig: Migration = Migration()
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "check_interval_in_ms": "nothing is polled for: the coordinator judges by each report as it comes",
+    }
 
     @property
     def has_threshold(self) -> bool:

@@ -321,6 +321,33 @@ async def _sampled(rig: Rig, tokens: int) -> bool:
     return rig.host.gate.tokens_inside >= len(PROMPT) + tokens
 
 
+async def test_a_request_that_is_moved_keeps_its_tokens_and_reads_no_cache_of_another_version(rig: Rig) -> None:
+    """As a migration does it: interrupted by name, beside one that goes on; continued here, and after a sync."""
+    await rig.serve(1)
+    rig.endless = True
+    moved, stays = await rig.new_group(), await rig.new_group()
+    running = [asyncio.create_task(rig.generate(group, max_tokens=400)) for group in (moved, stays)]
+    await until(lambda: _gives_tokens(rig, 2))
+    [name] = [one for one in rig.host.gate.requests if one.startswith(moved)]
+    await rig.host.interrupt_requests(RUN, [name])
+    first = await running[0]
+    assert (first.end, first.versions) == (SegmentEnd.INTERRUPTED, (1,))
+    assert first.tokens > 0
+    assert not running[1].done()
+    again = await rig.generate(moved, number=1, max_tokens=first.tokens + 20)
+    assert rig.cached_tokens[-1] > 0, "the same version: its KV is good"
+    await rig.serve(2)
+    assert (await running[1]).end is SegmentEnd.INTERRUPTED
+    last = await rig.generate(moved, number=2, max_tokens=again.tokens + 20)
+    assert rig.cached_tokens[-1] == 0, "another version: none of it is read (L1)"
+    assert (last.tokens, last.versions) == (again.tokens + 20, (2,))
+
+
+async def _gives_tokens(rig: Rig, requests: int) -> bool:
+    inside = rig.host.gate.requests.values()
+    return len(inside) == requests and all(one.sampled for one in inside)
+
+
 async def test_a_request_aborted_before_its_first_token_stores_nothing(rig: Rig) -> None:
     group = await rig.new_group()
     await rig.engine.pause(True)

@@ -1,12 +1,15 @@
 """The whole run against scripted parts."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
+from temporalio import activity
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, InstanceId
+from psrl.schemas.messages.coordination import SyncAnswer, SyncRequest
 from psrl.schemas.messages.data import AdmitRequest
 from psrl.schemas.messages.rewards import Score, ScoreOutcome
 from psrl.schemas.messages.rollout import TurnRequest, TurnResult
@@ -321,3 +324,46 @@ async def until(run: object, holds: object) -> RunStatus:
         if holds(status):  # type: ignore[operator]
             return status
         await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+async def test_a_seamless_run_tells_its_instances_late_and_never_too_late(
+    client: Client, run_id: str, staleness: int
+) -> None:
+    """With eta = 0 the next buffer needs the new version, so nothing is held back."""
+    strategy = {"sync_and_mig_strategy": {"sync": {"seamless_train_version": 2}}}
+    parts = ScriptedParts(total_steps=5)
+    config = minimal_config(staleness=staleness, rollout_coordination=strategy)
+    result = await run_to_end(client, run_id, parts, config)
+    assert (result.phase, result.steps) == (RunPhase.DONE, 5)
+    for buffer, batch in parts.batches.items():
+        assert all(parts.tags[group] <= buffer <= parts.tags[group] + staleness for group in batch.taken)
+
+
+async def test_a_status_based_run_shows_who_waits_for_a_good_moment(client: Client, run_id: str) -> None:
+    asked, good = asyncio.Event(), asyncio.Event()
+
+    class Hesitant(ScriptedParts):
+        async def on_sync_due(self, request: SyncRequest) -> SyncAnswer:
+            asked.set()
+            while not good.is_set():
+                activity.heartbeat()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(good.wait(), 1)
+            return SyncAnswer(due=True, reason="scripted")
+
+    parts = Hesitant(total_steps=3)
+    strategy = {"sync_and_mig_strategy": {"method": "status_based", "sync": {"threshold": 1}}}
+    config = minimal_config(staleness=1, rollout_coordination=strategy)
+    async with parts.workers(client):
+        run = await client.start_workflow(
+            TrainingRun.run, StartRun(config=config), id=run_id, task_queue=ORCHESTRATOR_QUEUE
+        )
+        async with asyncio.timeout(60):
+            await asked.wait()
+        waits = (await run.query(TrainingRun.status)).waits
+        told = [wait for wait in waits if wait.owner == "the coordinator" and "good moment" in wait.what]
+        assert {wait.what for wait in told} >= {"a good moment for rollout-0 to sync to v1 (by request_num)"}
+        assert all(wait.otherwise == "it syncs all the same" and wait.deadline for wait in told)
+        good.set()
+        assert (await run.result()).phase is RunPhase.DONE

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from psrl.activities.data.admit import check_interrupt
 from psrl.schemas.config import parse_config
 from psrl.schemas.config.sync_and_mig import SyncMode
 from psrl.schemas.errors import ConfigError
@@ -59,6 +60,7 @@ def test_partial_rollout_says_what_becomes_of_requests(partial: dict[str, Any], 
         ({"sync_and_mig_strategy": {"sync": {"threshold": 2}}}, "sync.threshold=2.0 has no effect"),
         ({"sync_and_mig_strategy": {"sync": {"indicator": "kv_cache"}}}, "sync.indicator=kv_cache has no effect"),
         ({"sync_and_mig_strategy": {"sync": {"max_wait_s": 5}}}, "sync.max_wait_s=5.0 has no effect"),
+        ({"sync_and_mig_strategy": {"check_interval_in_ms": 100}}, "'check_interval_in_ms' is not taken"),
         ({"sync_and_mig_strategy": {"mig": {"enable": True}}}, "mig.threshold=null while enabled"),
         (
             {
@@ -77,6 +79,13 @@ def test_a_combination_that_cannot_work_is_refused_with_the_reason(sections: dic
     with pytest.raises(ConfigError) as refused:
         parse_config(coordination(**sections))
     assert told in str(refused.value)
+
+
+def test_in_place_is_for_the_simulator_alone() -> None:
+    config = parse_config(coordination(partial_rollout={"interrupt": "in_place"}))
+    with pytest.raises(ConfigError, match="interrupt=in_place is refused"):
+        check_interrupt(config)
+    check_interrupt(parse_config(coordination()))
 
 
 def test_settings_of_what_is_switched_off_are_kept() -> None:
