@@ -141,8 +141,13 @@ class SyncAndMigStrategy(Section):
     }
 
     @property
+    def estimates(self) -> bool:
+        """Asks a cost model."""
+        return self.method is SyncMethod.STATUS_BASED and self.sync.indicator is SyncIndicator.HYPOTHESIS_TEST
+
+    @property
     def has_threshold(self) -> bool:
-        return self.method is SyncMethod.STATUS_BASED and self.sync.indicator is not SyncIndicator.HYPOTHESIS_TEST
+        return self.method is SyncMethod.STATUS_BASED and not self.estimates
 
     @model_validator(mode="after")
     def _has_a_threshold(self) -> Self:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from psrl.activities.data.admit import check_interrupt
+from psrl.activities.data.admit import check_cost_model, check_interrupt
 from psrl.schemas.config import parse_config
 from psrl.schemas.config.sync_and_mig import SyncMode
 from psrl.schemas.errors import ConfigError
@@ -86,6 +86,14 @@ def test_in_place_is_for_the_simulator_alone() -> None:
     with pytest.raises(ConfigError, match="interrupt=in_place is refused"):
         check_interrupt(config)
     check_interrupt(parse_config(coordination()))
+
+
+def test_an_estimate_needs_a_cost_model() -> None:
+    keys = {"method": "status_based", "sync": {"indicator": "hypothesis_test"}}
+    with pytest.raises(ConfigError, match=r"hypothesis_test without .*cost_model_path"):
+        check_cost_model(parse_config(coordination(sync_and_mig_strategy=keys)))
+    drains = coordination(sync_and_mig_strategy=keys, partial_rollout={"enable": False})
+    check_cost_model(parse_config(drains))
 
 
 def test_settings_of_what_is_switched_off_are_kept() -> None:
