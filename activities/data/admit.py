@@ -122,12 +122,12 @@ def check_cost_model(config: RunConfig) -> None:
 
 
 def check_interrupt(config: RunConfig) -> None:
-    """Raises `ConfigError` for what `psrl simulate` alone can do."""
+    """Raises `ConfigError` for what the simulator alone can do."""
     if config.psrl.rollout_coordination.partial_rollout.mode is SyncMode.IN_PLACE:
         raise ConfigError(
             "psrl.rollout_coordination.partial_rollout.interrupt=in_place is refused: the engine would go on "
             "with KV cache that the old weights computed, and says only at a request's end which version sampled which "
-            "token; allowed: reroute (`psrl simulate` takes both)"
+            "token; allowed: reroute (the simulator takes both)"
         )
 
 

@@ -39,7 +39,7 @@ class PartialRollout(Section):
     interrupt: Interrupt = Interrupt.REROUTE
     """`reroute`: an interrupted generation is routed anew, and its prefix is computed again under the new weights.
     `in_place`: it waits in the engine and continues there at once. A run refuses that one, since it would continue on
-    KV cache that the old weights computed; `psrl simulate` shows what it would bring."""
+    KV cache that the old weights computed; it is there for the simulator."""
     interrupt_as_prompt: bool = False
     """PSRL's; only false is taken."""
 
