@@ -58,13 +58,18 @@ def full() -> RunState:
         ),
         position=Position(next_group=3, next_place=4, redraw=[1, 2]),
         open_batch=(ONE,),
-        fleet=Fleet(instances={INSTANCE: Instance(told=told, started_at=2.5, restarts=1)}, missed=True),
+        fleet=Fleet(
+            instances={INSTANCE: Instance(told=told, started_at=2.5, behind_since=2.75, restarts=1)},
+            announced=4,
+            missed=True,
+        ),
         rounds=Rounds(open={3: 1}, accuracy=0.5),
         absence=Absence(seen_at=3.5, back_at=4.5),
         swept_at=5.5,
         stuck_s=6.5,
         idle_since=7.5,
         reward_mean=0.25,
+        unannounced=True,
     )
 
 
