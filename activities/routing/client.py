@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from ...schemas.errors import FatalError, PsrlError, Unreachable, another_stacks
-from ...schemas.messages.coordination import HostCommand, SyncAnswer, SyncRequest
+from ...schemas.messages.coordination import HostCommand, HostCommandKind, SyncAnswer, SyncRequest
 from ...schemas.messages.fleet import FleetSnapshot
 from ...schemas.messages.rollout import (
     DispatchPlan,
@@ -32,6 +32,9 @@ from .wire import decode, encode
 
 CALL_TIMEOUT_S = 5.0
 """Deadline of a call, on top of the time it may be held on purpose."""
+
+SILENCE_S = 5.0
+"""A stream has no deadline: a coordinator that hangs, or whose machine is cut off, is known by its silence."""
 
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 _OPTIONS = [
@@ -59,9 +62,13 @@ class CoordinatorClient:
         began, call = time.monotonic(), self._connected.Attach(metadata=self._whose)
         telling = asyncio.create_task(_tell(call, reports))
         try:
-            while (wire := await call.read()) is not grpc.aio.EOF:
-                yield decode(wire, HostCommand)
+            while (wire := await asyncio.wait_for(call.read(), SILENCE_S)) is not grpc.aio.EOF:
+                command = decode(wire, HostCommand)
+                if command.kind is not HostCommandKind.NOTHING:
+                    yield command
             await telling
+        except TimeoutError as error:
+            raise Unreachable(f"coordinator at {self.address} gave no sign of life for {SILENCE_S:.0f} s") from error
         except grpc.aio.AioRpcError as error:
             raise self._told(error, "Attach", began) from error
         finally:

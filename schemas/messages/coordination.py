@@ -21,6 +21,8 @@ __all__ = [
 class HostCommandKind(StrEnum):
     """What a host is told to do."""
 
+    NOTHING = "nothing"
+    """A sign of life of the coordinator."""
     INTERRUPT = "interrupt"
     """End the segments of these requests: their tokens stay stored, and they are routed anew."""
 
@@ -28,7 +30,8 @@ class HostCommandKind(StrEnum):
 class HostCommand(Message):
     """From the coordinator to a host, down the stream on which that reports. One that gets lost changes nothing."""
 
-    run_id: RunId
+    run_id: RunId = RunId("")
+    """Whose requests they are."""
     kind: HostCommandKind
     requests: tuple[str, ...] = ()
     """By the engine's ids, as the host reported them. One that is not there any more is passed over."""

@@ -30,6 +30,11 @@ class ReportingClient(CoordinatorClient):
                 if self._stream.done():
                     self._stream.result()
 
+    @property
+    def stream(self) -> asyncio.Task[None]:
+        assert self._stream is not None
+        return self._stream
+
     async def detach(self) -> None:
         if self._stream is not None:
             self._stream.cancel()

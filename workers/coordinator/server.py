@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ...activities.routing.identity import OnlyOurs
 from ...activities.routing.wire import decode, encode
 from ...schemas.errors import UserError
-from ...schemas.messages.coordination import SyncRequest
+from ...schemas.messages.coordination import HostCommand, HostCommandKind, SyncRequest
 from ...schemas.messages.rollout import DispatchPlanRequest, InstanceReport, RouteRequest
 from ...schemas.proto import coordinator_pb2 as pb
 from ...schemas.proto.coordinator_pb2_grpc import CoordinatorServicer, add_CoordinatorServicer_to_server
@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 
 GRACE_S = 0.5
 """How long calls in progress may take at shutdown; a held route call is simply repeated by its caller."""
+
+
+SIGN_OF_LIFE_S = 1.0
+"""Between two messages to an attached host, at most."""
 
 
 class CoordinatorService(CoordinatorServicer):
@@ -46,7 +50,7 @@ class CoordinatorService(CoordinatorServicer):
         hearing = asyncio.create_task(self._hear(reports, outbox))
         hearing.add_done_callback(lambda _: outbox.put_nowait(None))
         try:
-            while (command := await outbox.get()) is not None:
+            while (command := await _next(outbox)) is not None:
                 yield encode(command, pb.HostCommand)
             await hearing
         except ValidationError as error:
@@ -103,6 +107,13 @@ async def start_server(
     await server.start()
     log.info("coordinator listens on %s", address)
     return server, int(port)
+
+
+async def _next(outbox: Outbox) -> HostCommand | None:
+    try:
+        return await asyncio.wait_for(outbox.get(), SIGN_OF_LIFE_S)
+    except TimeoutError:
+        return HostCommand(kind=HostCommandKind.NOTHING)
 
 
 async def _decoded(request: Any, kind: Any, context: Any) -> Any:

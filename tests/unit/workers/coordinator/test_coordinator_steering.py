@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from psrl.activities.routing import client as routing_client
 from psrl.schemas.config.sync_and_mig import Migration, SyncAndMigStrategy, SyncMethod, SyncMode, SyncStrategy
-from psrl.schemas.errors import FatalError, NotOurs
+from psrl.schemas.errors import FatalError, NotOurs, Unreachable
 from psrl.schemas.ids import GroupId, InstanceId, RunId, engine_request
 from psrl.schemas.messages.coordination import HostCommandKind, SyncAnswer, SyncRequest
 from psrl.schemas.messages.rollout import (
@@ -17,6 +18,7 @@ from psrl.schemas.messages.rollout import (
     InstanceState,
     RouteRequest,
 )
+from psrl.workers.coordinator import server as server_module
 from psrl.workers.coordinator.client import CoordinatorClient
 from psrl.workers.coordinator.server import start_server
 from tests.support.attached import ReportingClient
@@ -185,6 +187,20 @@ async def test_a_report_that_says_nonsense_is_refused(client: ReportingClient) -
     bad = serving().model_copy(update={"state": "asleep"})
     with pytest.raises(FatalError, match="refused Attach"):
         await client.report(bad)
+
+
+async def test_a_coordinator_that_hangs_is_given_up_and_one_that_says_nothing_is_not(
+    client: ReportingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing_client, "SILENCE_S", 2.0)
+    await client.report(serving())
+    async with asyncio.timeout(60):
+        monkeypatch.setattr(server_module, "SIGN_OF_LIFE_S", 0.05)
+        await asyncio.wait([client.stream], timeout=3)
+        assert not client.stream.done()
+        monkeypatch.setattr(server_module, "SIGN_OF_LIFE_S", 3600)
+        with pytest.raises(Unreachable, match="gave no sign of life for 2 s"):
+            await client.stream
 
 
 async def test_another_stacks_host_is_refused() -> None:
