@@ -128,7 +128,7 @@ class CoordinationMachine(RuleBasedStateMachine):
         if not self.hosts or lost:
             return
         host = list(self.hosts.values())[pick % len(self.hosts)]
-        self.now += 0.1
+        self.now += 0.2
         report = host.report()
         self.fleet.report(report, self.now)
         self.migrations.look(report, self.now)

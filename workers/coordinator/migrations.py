@@ -14,7 +14,7 @@ from ...schemas.messages.rollout import InstanceReport, RouteRequest, RouteResul
 from .instance import DECAY_S
 from .policies.migration.contract import Migration
 from .policies.migration.registry import migration_policy
-from .view import View
+from .view import CHECK_S, View
 
 Send = Callable[[InstanceId, HostCommand], bool]
 """To an instance's host; whether one is attached."""
@@ -34,13 +34,15 @@ class Migrations:
     def __init__(self, view: View, send: Send) -> None:
         self._view, self._send = view, send
         self._under_way: dict[RunId, _UnderWay] = {}
+        self._looked_at: dict[RunId, float] = {}
 
     def look(self, report: InstanceReport, now: float) -> None:
         """After each report: begin a migration if the run's policy finds one."""
         policy = migration_policy(report.migration) if report.migration else None
         run_id = RunId(report.run_id)
-        if policy is None or self._busy(run_id, now):
+        if policy is None or now - self._looked_at.get(run_id, -CHECK_S) < CHECK_S or self._busy(run_id, now):
             return
+        self._looked_at = {run: then for run, then in self._looked_at.items() if now - then < DECAY_S} | {run_id: now}
         found = policy(self._view.migration(run_id, now))
         if found is None:
             return

@@ -1,7 +1,7 @@
 """Instances that are behind and wait for a good moment to sync.
 
-Promise: a call is answered as soon as the run's policy says so, at the latest after `wait_s`; it is judged anew
-whenever the fleet or the queue has changed. Nothing is remembered of a call that is over.
+Promise: a call is answered when the run's policy says so, at the latest after `wait_s`; it is judged anew within
+`CHECK_S` of every change of the fleet or the queue. Nothing is remembered of a call that is over.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from contextlib import suppress
 from ...schemas.messages.coordination import SyncAnswer, SyncRequest
 from .policies.sync.contract import SyncVerdict
 from .policies.sync.registry import sync_policy
-from .view import View
+from .view import CHECK_S, View
 
 
 class Syncs:
@@ -22,7 +22,8 @@ class Syncs:
     async def due(self, request: SyncRequest) -> SyncAnswer:
         policy, until = sync_policy(request.strategy), time.monotonic() + request.wait_s
         while True:
-            snapshot = self._view.sync(request, time.monotonic())
+            judged_at = time.monotonic()
+            snapshot = self._view.sync(request, judged_at)
             if snapshot is None:
                 verdict = SyncVerdict(False, f"{request.instance} has not reported")
             elif not snapshot.own.serving:
@@ -33,6 +34,7 @@ class Syncs:
             if verdict.due or left_s <= 0:
                 return SyncAnswer(due=verdict.due, reason=verdict.reason)
             await self._next_change(left_s)
+            await asyncio.sleep(judged_at + CHECK_S - time.monotonic())
 
     def changed(self) -> None:
         for event in self._waiting:

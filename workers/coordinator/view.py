@@ -16,12 +16,18 @@ KEPT_RUNS = 100
 """Of which it is remembered what their ledgers admit: more than ask for room at the same time."""
 
 
+CHECK_S = 0.1
+"""Between two judgements of one question: reports come from every engine several times a second."""
+
+
 class View:
     """Without clock or I/O, as the fleet; `now` is its clock's."""
 
     def __init__(self, fleet: Fleet, queue: RouteQueue) -> None:
         self._fleet, self._queue = fleet, queue
         self._admits: dict[RunId, Mapping[int, int]] = {}
+        self._known: dict[InstanceId, tuple[FleetInstance, InstanceLoad]] = {}
+        """What was made of a report, until there is a newer one: an engine may have hundreds of requests."""
 
     def hear(self, request: DispatchPlanRequest) -> None:
         """The run says what its ledger admits whenever it asks for room."""
@@ -49,8 +55,16 @@ class View:
         )
 
     def _loads(self, run_id: RunId, now: float) -> dict[InstanceId, InstanceLoad]:
-        there = self._fleet.snapshot(now).instances
-        return {one.report.instance: _load(one) for one in there if one.report.run_id == run_id}
+        there = {one.report.instance: one for one in self._fleet.snapshot(now).instances}
+        self._known = {
+            name: known
+            for name, known in self._known.items()
+            if name in there and known[0].report is there[name].report and known[0].load == there[name].load
+        }
+        for name, one in there.items():
+            if name not in self._known:
+                self._known[name] = one, _load(one)
+        return {name: self._known[name][1] for name, one in there.items() if one.report.run_id == run_id}
 
     def _queued(self, run_id: RunId) -> list[int]:
         return [tag for run, tag, count in self._queue.waiting() if run == run_id for _ in range(count)]

@@ -18,6 +18,7 @@ from psrl.schemas.messages.rollout import (
     InstanceState,
     RouteRequest,
 )
+from psrl.workers.coordinator import migrations
 from psrl.workers.coordinator import server as server_module
 from psrl.workers.coordinator.client import CoordinatorClient
 from psrl.workers.coordinator.server import start_server
@@ -29,7 +30,9 @@ MOVES = Migration(enable=True, threshold=2)
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[ReportingClient]:
+async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ReportingClient]:
+    """Every report is looked at, however soon after another."""
+    monkeypatch.setattr(migrations, "CHECK_S", 0.0)
     server, port = await start_server("127.0.0.1:0")
     async with ReportingClient(f"127.0.0.1:{port}") as connected:
         yield connected
