@@ -4,7 +4,7 @@ file and line where it stands (L13)."""
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from yaml import YAMLError
 
 from ..errors import ConfigError, one_line
-from .base import told
+from .base import Section, told
 from .files import Written, read_file
 from .places import Places, with_places
 from .resolve import resolved
@@ -20,6 +20,7 @@ from .root import RunConfig
 from .variables import with_variables
 
 HYDRAS = ("+", "~")
+S = TypeVar("S", bound=Section)
 
 
 class Merged(NamedTuple):
@@ -68,8 +69,13 @@ def _overrides(texts: Sequence[str]) -> DictConfig:
 
 def parse_config(values: Mapping[str, Any], places: Places = MappingProxyType({})) -> RunConfig:
     """Validate a nested mapping. Raises `ConfigError` with one line per fault."""
+    return parsed(RunConfig, values, places)
+
+
+def parsed(model: type[S], values: Mapping[str, Any], places: Places = MappingProxyType({})) -> S:
+    """The same of a file that is no run's configuration."""
     try:
-        return RunConfig.model_validate(dict(values))
+        return model.model_validate(dict(values))
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(item, places) for item in error.errors())) from error
 

@@ -19,7 +19,8 @@ def figures(rows: RunRows, summary: RunSummary) -> list[Any]:
     return [figure for figure in made if figure is not None]
 
 
-def _figure(title: str, x: str, y: str) -> Any:
+def blank(title: str, x: str, y: str) -> Any:
+    """A figure in the style of all of them, with nothing drawn yet."""
     figure = go.Figure()
     figure.update_layout(
         title=title,
@@ -37,7 +38,7 @@ def _reward(rows: RunRows) -> Any:
     steps = [step.buffer for step in rows.steps]
     means = [step.batch.reward_mean for step in rows.steps]
     smooth = [sum(means[max(0, i - 9) : i + 1]) / len(means[max(0, i - 9) : i + 1]) for i in range(len(means))]
-    figure = _figure("Reward", "step", "mean reward of the batch")
+    figure = blank("Reward", "step", "mean reward of the batch")
     figure.add_scatter(x=steps, y=means, mode="lines+markers", name="per step", line_color=WAITING)
     figure.add_scatter(x=steps, y=smooth, mode="lines", name="mean of ten", line_color=TRAINER, line_width=3)
     return figure
@@ -48,7 +49,7 @@ def _metrics(rows: RunRows) -> Any:
     names = sorted({name for step in rows.steps for name in step.batch.reward_metrics})
     if not names:
         return None
-    figure = _figure("Reward metrics", "step", "mean of the batch")
+    figure = blank("Reward metrics", "step", "mean of the batch")
     steps = [step.buffer for step in rows.steps]
     for name in names:
         values = [step.batch.reward_metrics.get(name) for step in rows.steps]
@@ -60,7 +61,7 @@ def _validation(rows: RunRows) -> Any:
     measured = [item for item in rows.evaluations if item.accuracy is not None]
     if not measured:
         return None
-    figure = _figure("Validation", "version", "mean reward of the validation answers")
+    figure = blank("Validation", "version", "mean reward of the validation answers")
     figure.add_scatter(
         x=[item.version for item in measured],
         y=[item.accuracy for item in measured],
@@ -71,7 +72,7 @@ def _validation(rows: RunRows) -> Any:
 
 
 def _staleness(summary: RunSummary) -> Any:
-    figure = _figure("Staleness of the trained groups", "buffer minus version tag", "groups")
+    figure = blank("Staleness of the trained groups", "buffer minus version tag", "groups")
     figure.add_bar(
         x=list(summary.staleness_histogram), y=list(summary.staleness_histogram.values()), marker_color=ENGINE
     )
@@ -81,7 +82,7 @@ def _staleness(summary: RunSummary) -> Any:
 
 def _token_staleness(rows: RunRows) -> Any:
     return _per_step(
-        _figure("Staleness of the trained tokens", "step", "buffer minus version of the token"),
+        blank("Staleness of the trained tokens", "step", "buffer minus version of the token"),
         rows,
         [
             ("mean", [step.batch.token_staleness_mean for step in rows.steps], ENGINE),
@@ -92,7 +93,7 @@ def _token_staleness(rows: RunRows) -> Any:
 
 def _waiting(rows: RunRows) -> Any:
     return _per_step(
-        _figure("Waiting between generation and training", "step", "seconds"),
+        blank("Waiting between generation and training", "step", "seconds"),
         rows,
         [
             ("complete groups, mean", [step.batch.group_waited_mean_s for step in rows.steps], ENGINE),
@@ -104,7 +105,7 @@ def _waiting(rows: RunRows) -> Any:
 
 def _depth(rows: RunRows) -> Any:
     return _per_step(
-        _figure("Complete groups when the batch was taken", "step", "groups"),
+        blank("Complete groups when the batch was taken", "step", "groups"),
         rows,
         [("complete", [step.queue_depth or None for step in rows.steps], ENGINE)],
     )
@@ -120,7 +121,7 @@ def _per_step(figure: Any, rows: RunRows, lines: Sequence[tuple[str, Sequence[fl
 
 
 def _lengths(rows: RunRows) -> Any:
-    figure = _figure("Response length", "step", "mean tokens")
+    figure = blank("Response length", "step", "mean tokens")
     figure.add_scatter(
         x=[step.buffer for step in rows.steps],
         y=[step.batch.response_tokens_mean for step in rows.steps],
@@ -131,7 +132,7 @@ def _lengths(rows: RunRows) -> Any:
 
 
 def _gap(rows: RunRows) -> Any:
-    figure = _figure("Log-prob gap between engine and trainer", "step", "|difference|")
+    figure = blank("Log-prob gap between engine and trainer", "step", "|difference|")
     steps = [step.buffer for step in rows.steps]
     for name, values, colour in (
         ("engine, mean", [step.log_probs.engine_gap_mean_abs for step in rows.steps], ENGINE),
@@ -145,7 +146,7 @@ def _gap(rows: RunRows) -> Any:
 
 def _times(rows: RunRows) -> Any:
     """Stacked: what the trainer did in each step. Beside it, how long engines generated in the same time."""
-    figure = _figure("Time per step", "step", "seconds")
+    figure = blank("Time per step", "step", "seconds")
     steps = [step.buffer for step in rows.steps]
     publish = [step.publish.seconds for step in rows.steps]
     busy = [(step.published_at - step.train_started_at).total_seconds() for step in rows.steps]
