@@ -45,6 +45,10 @@ class CostModel(Message):
         other = max(self.other_threshold, self.other_latency_b + self.other_latency_k * n)
         return self.attn_latency_b + self.attn_latency_k * t + other
 
+    def at_speed(self, speed: float) -> Self:
+        """Of an engine that is so many times as fast."""
+        return type(self)(**{name: getattr(self, name) / speed for name in COEFFICIENTS})
+
     def throughput(self, n: int, t: float) -> float:
         """Tokens per second."""
         return n / self.latency(n, t) if n else 0.0
@@ -53,6 +57,9 @@ class CostModel(Message):
         """Tokens per second that a further request of `need` tokens adds. Negative where it slows the others down by
         more than it gives."""
         return self.throughput(n + 1, t + need) - self.throughput(n, t)
+
+
+COEFFICIENTS = tuple(name for name in CostModel.model_fields if name != "schema_version")
 
 
 def layout(tensor_parallel: int = 1, pipeline_parallel: int = 1) -> str:

@@ -65,7 +65,7 @@ class RouteQueue:
         """Placements as soon as at least one is possible; after `wait_s` none, with the reason."""
         answer: asyncio.Future[RouteResult] = asyncio.get_running_loop().create_future()
         level = self._runs[request.run_id].setdefault(request.version_tag, _Level())
-        heapq.heappush(level.heap, _Waiting(_rank(request), next(self._numbers), request, answer))
+        heapq.heappush(level.heap, _Waiting(rank(request), next(self._numbers), request, answer))
         self.changed(request.run_id)
         try:
             async with asyncio.timeout(max(0.0, request.wait_s)):
@@ -119,8 +119,8 @@ def _turn(tag: int, head: _Waiting) -> tuple[int, Rank, int]:
     return (tag if by_tag else 0, head.rank, head.number)
 
 
-def _rank(request: RouteRequest) -> Rank:
-    """Smaller is served first."""
+def rank(request: RouteRequest) -> Rank:
+    """Smaller is served first. The simulator's queue asks, too."""
     match request.strategy.request_sort_indicator:
         case RequestOrder.SMALL_ID:
             return tuple(map(ord, request.group_id))

@@ -64,3 +64,9 @@ def test_a_file_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path, t
         path.write_text(text)
     with pytest.raises(ConfigError, match=wanted):
         read_cost_model(str(path), layout())
+
+
+def test_an_engine_twice_as_fast_takes_half_the_time_for_any_batch() -> None:
+    fast = COST.at_speed(2.0)
+    for n, t in [(1, 0), (10, 20_000), (100, 200_000)]:
+        assert fast.latency(n, t) == pytest.approx(COST.latency(n, t) / 2)

@@ -1,0 +1,69 @@
+"""From files and overrides to what is compared."""
+
+from pathlib import Path
+
+import pytest
+
+from psrl.schemas.errors import ConfigError
+from psrl.workers.simulate.read import read
+
+FILE = """
+psrl: {staleness: 1, staleness_buffer_entries: 8}
+simulate:
+  lengths: {kind: uniform, longest: 100}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def test_without_variants_there_is_the_file_as_it_is(file: Path) -> None:
+    comparison = read(file, ["simulate.steps=7"], [])
+    assert list(comparison.scenarios) == ["as given"]
+    assert comparison.scenarios["as given"].simulate.steps == 7
+
+
+def test_the_variants_of_a_file_and_those_of_the_command_are_compared(file: Path) -> None:
+    file.write_text(FILE + "variants: {still: [psrl.staleness=0], eta 3: [psrl.staleness=3]}\n")
+    comparison = read(file, ["psrl.staleness=2"], ["psrl.rollout_n=2 simulate.seed=4"])
+    found = {name: (one.psrl.staleness, one.psrl.rollout_n) for name, one in comparison.scenarios.items()}
+    assert found == {"still": (0, 1), "eta 3": (3, 1), "psrl.rollout_n=2 simulate.seed=4": (2, 2)}
+
+
+def test_a_run_configuration_is_read_for_its_psrl_section(file: Path) -> None:
+    file.write_text(FILE + "data: {train_files: [a.jsonl]}\n")
+    assert read(file, [], []).unread == ("data",)
+
+
+def test_a_file_stands_on_what_was_recorded(file: Path) -> None:
+    recorded = {
+        "psrl": {"rollout_n": 3},
+        "simulate": {"train_s": 9.0, "lengths": {"kind": "recorded", "groups": [[1]]}},
+    }
+    only = read(None, ["simulate.steps=3"], [], recorded).scenarios["as given"]
+    assert (only.psrl.rollout_n, only.simulate.train_s, only.simulate.steps) == (3, 9.0, 3)
+    file.write_text("psrl: {staleness: 2}\n")
+    both = read(file, [], [], recorded).scenarios["as given"]
+    assert (both.psrl.rollout_n, both.psrl.staleness) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "told"),
+    [
+        (FILE + "variants: [1]\n", [], r"variants=\[1\]; allowed: names"),
+        (FILE + "variants: {a: psrl.staleness=1}\n", [], "variants.a='psrl.staleness=1'; allowed: a list"),
+        (FILE + "variants: {a: [staleness]}\n", [], "override 'staleness' is not of the form key=value"),
+        (FILE + "variants: {a: [psrl.stalenes=1]}\n", [], "variant 'a': psrl: unknown key 'stalenes'"),
+        (FILE + "simulation: {}\n", [], "unknown section 'simulation'"),
+        ("psrl: {staleness: 1}\n", [], "simulate is required"),
+        (FILE, ["simulate.steps=0"], "simulate.steps=0: input should be greater than or equal to 1"),
+    ],
+)
+def test_bad_input_is_refused_by_name(file: Path, text: str, overrides: list[str], told: str) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        read(file, overrides, [])
