@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 
-from tests.benchmarks import control_cost, generation, latency, memory, routing, sessions, weights, whole
+from tests.benchmarks import control_cost, generation, latency, memory, pure, routing, sessions, weights, whole
 
 MEASUREMENTS = {
     "generation": generation.measure,
@@ -14,11 +14,13 @@ MEASUREMENTS = {
     "sessions": sessions.measure,
     "weights": weights.measure,
     "whole": whole.measure,
+    "ledger": pure.measure_ledger,
+    "simulator": pure.measure_simulator,
     "saturated": generation.measure_saturated,
     "memory": memory.measure,
     "many-sessions": sessions.measure_many,
 }
-BY_DEFAULT = ("generation", "control", "latency", "routing", "sessions", "weights", "whole")
+BY_DEFAULT = ("generation", "control", "latency", "routing", "sessions", "weights", "whole", "ledger", "simulator")
 
 
 def main(names: list[str]) -> None:
