@@ -1,13 +1,17 @@
 """Whatever is configured: the bound holds, nothing is lost, and a run ends."""
 
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psrl.schemas.config import RoutingMethod
+from psrl.schemas.config.routing import CandidateOrder, RequestOrder
 from psrl.workers.simulate.run import simulate
 from tests.support.scenarios import coordination, scenario
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "simulator"
 LENGTHS = st.sampled_from(
     [
         {"kind": "uniform", "shortest": 1, "longest": 300},
@@ -16,6 +20,17 @@ LENGTHS = st.sampled_from(
         {"kind": "power_law", "shortest": 10, "exponent": 1.2, "longest": 2000},
         {"kind": "recorded", "groups": [[5, 80], [300], [40, 41, 42]]},
     ]
+)
+ROUTING = st.fixed_dictionaries(
+    {
+        "method": st.sampled_from([method.value for method in RoutingMethod if not method.by_prefix]),
+        "cost_model_path": st.just(str(EXAMPLES / "cost_model.json")),
+        "request_sort_indicator": st.sampled_from([order.value for order in RequestOrder]),
+        "candidate_sort_indicator": st.sampled_from([order.value for order in CandidateOrder]),
+        "enable_multi_priority_queue": st.booleans(),
+        "enable_group_sticky": st.booleans(),
+        "admission_reject_on_waiting": st.booleans(),
+    }
 )
 PARTIAL = st.sampled_from([{"enable": False}, {"interrupt": "reroute"}, {"interrupt": "in_place"}])
 SYNC = st.sampled_from(
@@ -47,7 +62,7 @@ def settings(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
         "group_post_process": {"enable": filtered > 0, "name": "no_filter"},
         **coordination(
             draw(st.integers(1, 12)),
-            routing={"method": draw(st.sampled_from(["random", "round_robin", "request_num_balance"]))},
+            routing=draw(ROUTING),
             partial_rollout=partial,
             sync_and_mig_strategy=strategy,
             redundant_rollout=redundant,

@@ -16,15 +16,18 @@ class Migrating:
         self._policy = migration_policy(world.scenario.psrl.rollout_coordination.sync_and_mig_strategy.mig)
         self._moving: list[Answer] = []
 
-    def look(self) -> None:
-        """One move at a time, and none while an instance syncs: what is interrupted then moves anyway."""
+    def look(self) -> bool:
+        """Whether answers are on the move now. One move at a time, and none while an instance syncs: what is
+        interrupted then moves anyway."""
         if self._policy is None or not self._syncing.at_rest or any(map(self._homeless, self._moving)):
-            return
+            return False
         moved = self._policy(MigrationSnapshot(self._fleet.loads(), self._rollouts.queued))
-        if moved is not None:
-            self._moving = self._fleet.take(moved.donor, moved.requests)
-            self._rollouts.back(self._moving, moved.receiver)
-            self._tally.moved += len(self._moving)
+        if moved is None:
+            return False
+        self._moving = self._fleet.take(moved.donor, moved.requests)
+        self._rollouts.back(self._moving, moved.receiver)
+        self._tally.moved += len(self._moving)
+        return True
 
     def _homeless(self, answer: Answer) -> bool:
         return not answer.over and not self._fleet.has(answer)

@@ -36,11 +36,14 @@ class Rollouts:
         self._waiting.serve()
         while self._ledger.free(self._ledger.version):
             needed = groups_still_needed(self._ledger, self._costs.steps)
-            wave = plan_wave(self._ledger, self._fleet.rooms(), needed, DISPATCH_WAVE) if needed else None
+            rooms = self._fleet.rooms() if needed else ()
+            wave = plan_wave(self._ledger, rooms, needed, DISPATCH_WAVE)
             if wave is None:
                 return
             self._start(wave)
             self._waiting.serve()
+            if wave.groups == sum(room.groups for room in rooms):
+                return  # To ask again would be in vain: all the room there was is taken.
 
     def back(self, answers: list[Answer], prefer: InstanceId | None = None) -> None:
         """Interrupted: they continue wherever there is room."""

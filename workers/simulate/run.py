@@ -59,6 +59,6 @@ class _Run:
         self._trainer.look(self._syncing.publish)
         self._syncing.look()
         self._rollouts.fill()
-        self._migrating.look()
-        self._rollouts.fill()
+        if self._migrating.look():
+            self._rollouts.fill()
         self._fleet.foresee(self._rollouts.changed)

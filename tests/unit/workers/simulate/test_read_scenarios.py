@@ -7,6 +7,7 @@ import pytest
 from psrl.schemas.errors import ConfigError
 from psrl.workers.simulate.read import read
 
+EXAMPLES = sorted((Path(__file__).parents[4] / "examples" / "simulator").glob("*.yaml"))
 FILE = """
 psrl: {staleness: 1, staleness_buffer_entries: 8}
 simulate:
@@ -49,6 +50,11 @@ def test_a_file_stands_on_what_was_recorded(file: Path) -> None:
     file.write_text("psrl: {staleness: 2}\n")
     both = read(file, [], [], recorded).scenarios["as given"]
     assert (both.psrl.rollout_n, both.psrl.staleness) == (3, 2)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda file: str(file.stem))
+def test_every_example_can_be_simulated(example: Path) -> None:
+    assert len(read(example, [], []).scenarios) > 1
 
 
 @pytest.mark.parametrize(
