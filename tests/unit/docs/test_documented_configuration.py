@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from psrl.schemas.config.load import load_config, merge, parse_config
 from psrl.schemas.config.root import RunConfig
 from psrl.schemas.tables import Base
 from psrl.workers.cli.importing.table import find
+from psrl.workers.simulate.read import read
 from tests.support.pages import ROOT, Block, Span, blocks, command_lines, spans
 
 LEAST: dict[str, Any] = {
@@ -27,8 +29,14 @@ DOTTED = re.compile(r"([a-z_]\w*(?:\.[a-z_]\w*)+)(=.*)?")
 
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=str)
-def test_a_documented_configuration_is_one(block: Block) -> None:
-    parse_config(over_the_least(OmegaConf.create(block.text)))
+def test_a_documented_configuration_is_one(block: Block, tmp_path: Path) -> None:
+    values = OmegaConf.create(block.text)
+    if "simulate" in values:
+        file = tmp_path / "scenario.yaml"
+        file.write_text(block.text)
+        read(file, [], [])
+    else:
+        parse_config(over_the_least(values))
 
 
 def over_the_least(values: Any) -> dict[str, Any]:
