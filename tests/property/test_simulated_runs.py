@@ -36,6 +36,7 @@ PARTIAL = st.sampled_from([{"enable": False}, {"interrupt": "reroute"}, {"interr
 SYNC = st.sampled_from(
     [
         {},
+        {"sync": {"seamless_train_version": 3}},
         {"method": "status_based", "sync": {"threshold": 2, "max_wait_s": 30}},
         {"method": "status_based", "sync": {"indicator": "hypothesis_test", "max_wait_s": 30}},
     ]

@@ -56,6 +56,7 @@ class _Run:
     def _settle(self) -> None:
         """Everything of this moment has happened; now everybody may act on it. A batch first: what it drops leaves room
         in the engines, and what it takes room in the ledger."""
+        self._syncing.tell()
         self._trainer.look(self._syncing.publish)
         self._syncing.look()
         self._rollouts.fill()

@@ -105,12 +105,6 @@ class Scenario(Section):
                 f"psrl.rollout_coordination.routing_strategy.method={routing} is not simulated: simulated engines have "
                 f"no prefix cache; allowed: {', '.join(method for method in RoutingMethod if not method.by_prefix)}"
             )
-        sync = self.psrl.rollout_coordination.sync_and_mig_strategy.sync
-        if sync.seamless_train_version:
-            raise ValueError(
-                "psrl.rollout_coordination.sync_and_mig_strategy.sync.seamless_train_version="
-                f"{sync.seamless_train_version} is not simulated; allowed: 0"
-            )
         if self.psrl.group_post_process.enable is not (self.simulate.filtered_share > 0):
             raise ValueError(
                 f"psrl.group_post_process.enable={str(self.psrl.group_post_process.enable).lower()} with "

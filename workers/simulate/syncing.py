@@ -9,6 +9,7 @@ from functools import partial
 from ...schemas.config.sync_and_mig import SyncMethod, SyncMode
 from ...schemas.ids import InstanceId, Version
 from ...schemas.messages.rollout import InstanceState
+from ...workflows.run.seamless import kept_back
 from ..coordinator.policies.load import InstanceLoad
 from ..coordinator.policies.sync.contract import SyncSnapshot
 from ..coordinator.policies.sync.registry import sync_policy
@@ -26,7 +27,10 @@ class Syncing:
         self._mode, self._sync_s = coordination.partial_rollout.mode, world.scenario.simulate.sync_s
         self._policy, self._max_wait_s = sync_policy(chosen), chosen.sync.max_wait_s
         self._greedy = chosen.method is SyncMethod.GREEDY
-        self._published, self._behind_since = Version(0), 0.0
+        self._ledger, self._seamless = world.ledger, chosen.sync.seamless_train_version
+        self._published = self._told = Version(0)
+        """`_told`: the newest that instances know of."""
+        self._behind_since = 0.0
 
     @property
     def at_rest(self) -> bool:
@@ -34,14 +38,23 @@ class Syncing:
         return all(instance.state is InstanceState.SERVING for instance in self._fleet.instances)
 
     def publish(self, version: Version) -> None:
-        self._published, self._behind_since = version, self._clock.now
+        self._published = version
+        self.tell()
+
+    def tell(self) -> None:
+        """Instances of the newest version, unless it is kept back for a while. Looked at before a batch is taken: once
+        that is complete there is no reason left to."""
+        served = {instance.version for instance in self._fleet.instances}
+        if self._told == self._published or kept_back(self._ledger, self._seamless, served):
+            return
+        self._told, self._behind_since = self._published, self._clock.now
         if not self._greedy:
             self._clock.after(self._max_wait_s, lambda: None)  # Then it is looked at again.
 
     def look(self) -> None:
         """Begin what may begin now."""
         for instance in self._fleet.instances:
-            behind = instance.version < self._published
+            behind = instance.version < self._told
             if instance.state is InstanceState.SERVING and behind and self._due(instance):
                 self._pause(instance)
             if instance.state is InstanceState.PAUSING and instance.engine.idle:
@@ -53,11 +66,11 @@ class Syncing:
         loads: dict[InstanceId, InstanceLoad] = {load.instance: load for load in self._fleet.loads()}
         snapshot = SyncSnapshot(
             instance=instance.name,
-            target=self._published,
+            target=self._told,
             instances=loads,
             mode=self._mode,
             queued=self._rollouts.queued,
-            admits=self._rollouts.admits({load.version for load in loads.values()} | {self._published}),
+            admits=self._rollouts.admits({load.version for load in loads.values()} | {self._told}),
         )
         return self._policy(snapshot).due
 
@@ -74,7 +87,7 @@ class Syncing:
     def _pull(self, instance: Instance) -> None:
         self._fleet.touch(instance)
         instance.state = InstanceState.PULLING
-        serve = partial(self._serve, instance, self._published, self._clock.now)
+        serve = partial(self._serve, instance, self._told, self._clock.now)
         self._clock.after(self._sync_s, serve)
 
     def _serve(self, instance: Instance, version: Version, begin: float) -> None:

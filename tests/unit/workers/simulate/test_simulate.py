@@ -131,6 +131,16 @@ def test_a_status_based_sync_waits_for_a_good_moment_and_comes_in_the_end(indica
     assert max(result.staleness) <= 2
 
 
+def test_seamless_first_versions_interrupt_nothing_before_the_next_buffer_is_complete() -> None:
+    """Eight groups are live, four slots: half of them wait, and would be interrupted."""
+    of = {"staleness": 1}
+    seamless = {"sync": {"seamless_train_version": 5}}
+    plain = simulate("plain", scenario(of | coordination(4), lengths=LONG_TAIL, steps=5)).result
+    kept = simulate("kept", scenario(of | coordination(4, sync_and_mig_strategy=seamless), lengths=LONG_TAIL, steps=5))
+    assert plain.prefilled_again > kept.result.prefilled_again
+    assert kept.result.groups_trained == 20
+
+
 # --- the same answers to the same questions --------------------------------------------------------------------------
 
 
@@ -168,7 +178,7 @@ def test_every_configuration_answers_the_same_prompts_with_the_same_lengths() ->
             {"engine": {"other_threshold": 0, "other_latency_b": 0, "attn_latency_b": 0, "other_latency_k": 0}},
             "0 s",
         ),
-        (coordination(sync_and_mig_strategy={"sync": {"seamless_train_version": 2}}), {}, "seamless_train_version=2"),
+        (coordination(routing={"method": "cache_aware"}), {}, "method=cache_aware is not simulated"),
         (coordination(session_strategy={"thunder_agent": {"enable": True}}), {}, "thunder_agent.enable=true"),
         (coordination(sync_and_mig_strategy=BY_CACHE), {}, "simulate.kv_capacity_tokens=0"),
     ],
