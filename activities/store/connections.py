@@ -1,5 +1,6 @@
 """Connections to PostgreSQL."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,8 +22,10 @@ def async_store(url: str, pool_size: int = POOL_SIZE, pre_ping: bool = True, sto
     return store
 
 
+@functools.lru_cache(maxsize=16)
 def one_statement_each(store: AsyncEngine) -> AsyncEngine:
-    """The same connections, with every statement a transaction of its own: one round trip instead of three."""
+    """The same connections, with every statement a transaction of its own: one round trip instead of three. Made
+    once for each store: that costs as much as a statement."""
     return store.execution_options(isolation_level="AUTOCOMMIT")
 
 

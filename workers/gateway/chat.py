@@ -72,10 +72,14 @@ class Chat:
             )
         )
         name = turn_name(session, played)
-        answer, node = await self._turns.models.worked_out(lambda: conversation.read(model, said, played.sampled, name))
+
+        def told() -> tuple[dict[str, Any], str]:
+            answer, node = conversation.read(model, said, played.sampled, name)
+            return completion(name, model, request, played, answer), node
+
+        body, node = await self._turns.models.worked_out(told)
         await self._sessions.name_turn(session, played.index, played.turn, node)
         headers = answer_headers(session, played.index, played.sampled.instance, played.ignored)
-        body = await self._turns.models.worked_out(lambda: completion(name, model, request, played, answer))
         return Completion(body, headers)
 
     async def _render(

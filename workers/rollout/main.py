@@ -22,7 +22,7 @@ from ...schemas.ids import InstanceId, rollout_queue
 from ...schemas.stack import Stack
 from ..coordinator.client import CoordinatorClient
 from ..process import join, run_worker
-from .activities import RolloutActivities
+from .activities import BEAT_INTERVAL_S, RolloutActivities
 from .calls import Calls
 from .engine import DEFAULT_ENGINE, EngineFactory, load_engine
 from .generate import Generator
@@ -37,9 +37,9 @@ INTERRUPT_PATIENCE_S = 3.0
 GRACE = timedelta(seconds=4)
 FAREWELL_S = 1.0
 """For the last report."""
-HEARTBEAT_THROTTLE = timedelta(seconds=2)
+HEARTBEAT_THROTTLE = timedelta(seconds=BEAT_INTERVAL_S)
 """How late a generate call learns of its cancellation, at most. The SDK's own 8 seconds would let an engine work for
-nothing; each heartbeat costs the server about a millisecond, per call that runs."""
+nothing."""
 
 
 async def main(stack: Stack, stop: asyncio.Event, instance: InstanceId, make_engine: EngineFactory) -> None:
