@@ -94,25 +94,34 @@ class Turns:
     async def play(self, request: Request) -> Played:
         """Raises `ApiError` or one of our own errors."""
         with self._metrics.turn(), self._slots.one():
-            session = request.session
-            known = await self._sessions.known_turns(session)
-            key = request.key(known)
-            found = next((turn for turn in known if turn.key == key), None)
-            if found is not None:
-                at, beside, prompt = PlacedTurn(found.index, found.turn, found.end), None, None
-            else:
-                _require_open(session)
-                at, rendered = await self._place(request, key, known)
-                # Another copy may have placed the same request meanwhile, and elsewhere.
-                ours = at.index == rendered.where.index
-                prompt, beside = rendered.prompt_tokens if ours else None, rendered.beside
-            if prompt is None:
-                prompt = await self._sessions.prompt_tokens(session, at.index, at.turn)
-            sampling, ignored = sampling_of(request.model, session.purpose, request.wish, prompt)
+            async with self._slots.at_work:
+                key, at, beside, prompt = await self._begun(request)
+                session = request.session
+                sampling, ignored = sampling_of(request.model, session.purpose, request.wish, prompt)
             if at.end is None:
                 await self._sample(request, key, at, sampling, request.pin or beside)
-            sampled = await self._sessions.sampled(session, at.index, at.turn)
+            async with self._slots.at_work:
+                sampled = await self._sessions.sampled(session, at.index, at.turn)
             return Played(key, at.index, at.turn, prompt, sampled, ignored)
+
+    async def _begun(self, request: Request) -> tuple[str, PlacedTurn, InstanceId | None, int]:
+        """Its key, its place, which is found or made, who has the KV cache of what came before, and the tokens of the
+        prompt."""
+        session = request.session
+        known = await self._sessions.known_turns(session)
+        key = request.key(known)
+        found = next((turn for turn in known if turn.key == key), None)
+        if found is not None:
+            at, beside, prompt = PlacedTurn(found.index, found.turn, found.end), None, None
+        else:
+            _require_open(session)
+            at, rendered = await self._place(request, key, known)
+            # Another copy may have placed the same request meanwhile, and elsewhere.
+            ours = at.index == rendered.where.index
+            prompt, beside = rendered.prompt_tokens if ours else None, rendered.beside
+        if prompt is None:
+            prompt = await self._sessions.prompt_tokens(session, at.index, at.turn)
+        return key, at, beside, prompt
 
     async def _place(self, request: Request, key: str, known: Sequence[KnownTurn]) -> tuple[PlacedTurn, Rendered]:
         for attempt in range(PLACE_ATTEMPTS):
