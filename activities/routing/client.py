@@ -39,7 +39,7 @@ SILENCE_S = 5.0
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 3000),  # how long a connection may take to open; one refused fails at once
     ("grpc.max_reconnect_backoff_ms", 1000),  # gRPC's own default waits up to two minutes for a restarted server
     ("grpc.enable_http_proxy", 0),
 ]
