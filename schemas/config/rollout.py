@@ -20,9 +20,13 @@ class RolloutDtype(StrEnum):
 BF16_PROBE_TOLERANCE = 0.5
 
 
+COLDEST = 0.01
+"""The engine raises lower temperatures to this one, which would be another distribution than the trainer's."""
+
+
 class ValSampling(Section):
     temperature: float = Field(default=0.0, ge=0)
-    """0 is greedy."""
+    """0 is greedy; otherwise at least 0.01."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus sampling; 1 is off."""
     top_k: int = Field(default=-1, ge=-1)
@@ -30,10 +34,19 @@ class ValSampling(Section):
     n: int = Field(default=1, ge=1)
     """Answers per validation prompt; accuracy is the mean over all."""
 
+    @model_validator(mode="after")
+    def _as_the_engine_samples(self) -> Self:
+        if 0 < self.temperature < COLDEST:
+            raise ValueError(
+                f"rollout.val.temperature={self.temperature:g}: the engine would sample at {COLDEST:g}; allowed: 0 "
+                f"(greedy), or at least {COLDEST:g}"
+            )
+        return self
+
 
 class RolloutSection(Section):
-    temperature: float = Field(default=1.0, gt=0)
-    """Sampling temperature; log-probs are of the distribution after it."""
+    temperature: float = Field(default=1.0, ge=COLDEST)
+    """Sampling temperature; log-probs are of the distribution after it. The engine knows none below 0.01."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus sampling. Only 1, which is off: training needs samples of the whole distribution (see
     docs/decisions/sampling.md)."""

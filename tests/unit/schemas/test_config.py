@@ -58,6 +58,9 @@ def refusal(*overrides: str, file: Path | None = None) -> str:
             "(did you mean 'dynamic_sampling_filter'?); allowed: dynamic_sampling_filter, no_filter, "
             "or package.module:function",
         ),
+        ("rollout.temperature=0.005", "rollout.temperature=0.005: input should be greater than or equal to 0.01"),
+        ("rollout.val.temperature=0.005", "allowed: 0 (greedy), or at least 0.01"),
+        ("trainer.seed=20240115093000", "trainer.seed=20240115093000: input should be less than 4294967296"),
         ("rollout.top_p=0", "rollout.top_p=0: input should be greater than 0"),
         ("staleness", "override 'staleness' is not of the form key=value"),
         ("reward.timeout_s=inf", "reward.timeout_s='inf': input should be a finite number"),
