@@ -7,6 +7,7 @@ last.
 import hashlib
 import http.client
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -31,6 +32,8 @@ CALL_TIMEOUT_S = 10.0
 SHUTDOWN_TIMEOUT_S = 45.0
 SUPERVISOR = "supervisord"
 PID_FILE = f"{SUPERVISOR}.pid"
+COMMENT = re.compile(r"\s[;#]")
+VALUE_VARIABLE = "PSRL_SUPERVISED_"
 
 
 @dataclass(frozen=True)
@@ -76,11 +79,11 @@ class Supervisor:
         for folder in (self._home / "logs", self._home / "run", self.socket.parent):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = self._home / "run" / "supervisord.conf"
-        file.write_text(configuration(self._home, programs, cwd))
+        text, values = configuration(self._home, programs, cwd)
+        file.write_text(text)
         command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(file)]
-        done = subprocess.run(
-            command, env={**environment, PART_VARIABLE: SUPERVISOR}, capture_output=True, text=True, check=False
-        )
+        given = {**environment, **values, PART_VARIABLE: SUPERVISOR}
+        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
         deadline = time.monotonic() + STOP_WAIT_S
         while done.returncode == 0 and time.monotonic() < deadline:
             if self.answers():
@@ -161,8 +164,8 @@ def socket_path(home: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"psrl-{os.getuid()}-{digest}" / "supervisor.sock"
 
 
-def configuration(home: Path, programs: list[Program], cwd: Path) -> str:
-    """supervisord.conf."""
+def configuration(home: Path, programs: list[Program], cwd: Path) -> tuple[str, dict[str, str]]:
+    """supervisord.conf, and the environment variables that it asks for."""
     logs = home / "logs"
     sections = {
         "unix_http_server": {"file": str(socket_path(home)), "chmod": "0700"},
@@ -190,7 +193,7 @@ def configuration(home: Path, programs: list[Program], cwd: Path) -> str:
             "stopasgroup": "true",
             "killasgroup": "true",
             "redirect_stderr": "true",
-            "stdout_logfile": str(logs / f"{program.name}.log"),
+            "stdout_logfile": str(logs / f"{program.name}.log").replace("%", "%%"),  # it looks for variables twice
             "stdout_logfile_maxbytes": "50MB",
             "stdout_logfile_backups": "1",
         }
@@ -198,13 +201,24 @@ def configuration(home: Path, programs: list[Program], cwd: Path) -> str:
         members = ",".join(program.name for program in programs if program.group == group)
         if members:
             sections[f"group:{group}"] = {"programs": members, "priority": str(priority)}
-    return "\n".join(_section(name, values) for name, values in sections.items())
+    variables: dict[str, str] = {}
+    return "\n".join(_section(name, values, variables) for name, values in sections.items()), variables
 
 
 def _variables(values: Mapping[str, str]) -> str:
     return ",".join(f'{name}="{value}"' for name, value in values.items())
 
 
-def _section(name: str, values: dict[str, str]) -> str:
-    lines = [f"{key} = {value.replace('%', '%%')}" for key, value in values.items()]
+def _section(name: str, values: dict[str, str], variables: dict[str, str]) -> str:
+    lines = [f"{key} = {_value(value, variables)}" for key, value in values.items()]
     return "\n".join([f"[{name}]", *lines, ""])
+
+
+def _value(value: str, variables: dict[str, str]) -> str:
+    """What would be taken for a comment, in whatever quotes, is given by the environment: people's folders have such
+    names."""
+    if not COMMENT.search(value):
+        return value.replace("%", "%%")
+    name = f"{VALUE_VARIABLE}{len(variables)}"
+    variables[name] = value
+    return f"%(ENV_{name})s"

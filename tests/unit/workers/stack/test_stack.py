@@ -147,7 +147,7 @@ def test_a_damaged_settings_file_is_named(tmp_path: Path) -> None:
 
 def test_the_supervisor_stops_workers_first_and_restarts_what_dies(tmp_path: Path) -> None:
     command = ("/bin/my program", "--at", "100%")
-    text = configuration(
+    text, variables = configuration(
         tmp_path,
         [
             Program("trainer", command, "workers", environment={"TMPDIR": "/tmp/100%"}),
@@ -158,6 +158,7 @@ def test_the_supervisor_stops_workers_first_and_restarts_what_dies(tmp_path: Pat
     parsed = configparser.RawConfigParser()
     parsed.read_string(text)
     trainer = parsed["program:trainer"]
+    assert variables == {}
     assert shlex.split(trainer["command"].replace("%%", "%")) == list(command)
     assert trainer["autorestart"] == trainer["killasgroup"] == trainer["stopasgroup"] == "true"
     assert trainer["environment"] == 'PSRL_PART="trainer",TMPDIR="/tmp/100%%"'
