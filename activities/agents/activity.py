@@ -62,7 +62,7 @@ class Agents:
 
     async def _play(self, request: RunAgent, config: RunConfig) -> AgentRun:
         episode = await read_episode(self._store, request)
-        if episode.outcome is not None and episode.outcome.ended.success:
+        if episode.outcome is not None and _decided(episode.outcome.ended):
             return await ended_before(self._store, request, episode.outcome)
         if episode.session is not None:
             start = await self._start_of(request.run_id, episode.session, config)
@@ -133,6 +133,11 @@ class Agents:
         if found is None:
             raise InvariantViolated(f"session {name} of run {run_id} is not in the store")
         return start_of(found, config)
+
+
+def _decided(ended: TerminateReason) -> bool:
+    """It was played to an end that no other attempt at the call may change."""
+    return ended.success or ended is TerminateReason.DROPPED
 
 
 def _room(config: RunConfig) -> asyncio.Semaphore:

@@ -25,7 +25,7 @@ from ..user_code.load import UserFunction, is_async, load_function, signature_of
 from ..user_code.prepared import Recipe
 
 FUNCTION, COMMAND = "psrl.agentic_rl.agent", "psrl.agentic_rl.agent_command"
-SAYS = ("reward", "info")
+SAYS = ("reward", "info", "drop")
 TASK_FILE = "task.json"
 
 
@@ -40,6 +40,8 @@ class AgentSaid(NamedTuple):
 
     reward: float | None = None
     info: dict[str, Any] = {}
+    drop: str = ""
+    """Why the episode is not to be trained on; empty: it is."""
 
 
 class FunctionAgent:
@@ -112,8 +114,11 @@ def said(returned: Any) -> AgentSaid:
     reward, info = returned.get("reward"), returned.get("info") or {}
     if not isinstance(info, Mapping):
         raise UserCodeFailed(f"returned info={shown(info)}; allowed: a dict")
+    drop = returned.get("drop") or ""
+    if not isinstance(drop, str):
+        raise UserCodeFailed(f"returned drop={shown(drop)}; allowed: text, the reason")
     stored: dict[str, Any] = kept(info, "info", _refuse)
-    return AgentSaid(None if reward is None else number(reward), json.loads(json.dumps(stored)))
+    return AgentSaid(None if reward is None else number(reward), json.loads(json.dumps(stored)), drop)
 
 
 def _refuse(name: str, value: Any, why: str) -> None:

@@ -47,7 +47,8 @@ async def run_to_its_end(recipe: Recipe, task: AgentTask, limit_s: float, printe
         try:
             await _within("imported", PROCESS_STARTS_WITHIN_S, process.start)
             said = await _within("done", limit_s, process.ask, Assignment(task, folder), limit_s)
-            return Ended(TerminateReason.FINISHED, said)
+            reason = TerminateReason.DROPPED if said.drop else TerminateReason.FINISHED
+            return Ended(reason, said, said.drop)
         except _Late as late:
             return Ended(TerminateReason.TRAJECTORY_TIMEOUT, error=f"{late}, and killed")
         except (UserCodeFailed, UserError) as failure:

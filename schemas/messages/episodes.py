@@ -25,13 +25,15 @@ class TerminateReason(StrEnum):
     """The environment or the agent failed, on every attempt."""
     UNKNOWN = "unknown"
     """It ended without a turn."""
+    DROPPED = "dropped"
+    """Its agent has said that it is not to be trained on."""
     ABORTED = "aborted"
     """Nobody needs it any more."""
 
     @property
     def worth_another(self) -> bool:
         """Whether the episode may be begun anew, while attempts are left: it failed, and nobody decided to drop it."""
-        return not self.success and self is not TerminateReason.ABORTED
+        return not self.success and self not in (TerminateReason.DROPPED, TerminateReason.ABORTED)
 
     @property
     def success(self) -> bool:

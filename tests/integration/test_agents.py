@@ -202,6 +202,18 @@ async def test_an_episode_that_is_played_anew_trains_on_nothing_of_the_first_att
     assert len(played.site.engine.requests) == 4
 
 
+async def test_a_dropped_episode_is_not_played_anew_and_its_group_fails_by_that_reason(
+    temporal_client: Client, stack: Stack, store: AsyncEngine, model: Path
+) -> None:
+    """Field report 86."""
+    async with ground(temporal_client, stack, store, model, "asks_and_drops", retry_limit=5) as played:
+        report = await played.play()
+        rows, sessions = await played.rows(), await played.sessions()
+    assert (report.outcome, "dropped: not worth it" in report.reason) == (GroupOutcome.FAILED, True)
+    assert {(status, outcome["ended"]) for _, status, outcome in rows if outcome} == {("failed", "dropped")}
+    assert set(sessions) <= {FIRST, "000000-t01"}
+
+
 async def test_an_agent_past_its_limit_is_killed_and_its_session_closed(
     temporal_client: Client, stack: Stack, store: AsyncEngine, model: Path, hanging: Path
 ) -> None:

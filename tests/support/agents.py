@@ -31,6 +31,10 @@ def half(task: AgentTask) -> float:
     return 0.5
 
 
+def dropped(task: AgentTask) -> dict[str, Any]:
+    return {"drop": "the repository could not be cloned"}
+
+
 async def with_info(task: AgentTask) -> dict[str, Any]:
     return {"reward": 1, "info": {"row": task.extra.get("row"), "prompt": task.prompt}}
 
@@ -119,6 +123,11 @@ def asks_once(task: AgentTask) -> float:
     with client_of(task) as client:
         answer = client.chat.completions.create(model=task.model, messages=[{"role": "user", "content": task.prompt}])
     return float(len(answer.choices[0].message.content or ""))
+
+
+def asks_and_drops(task: AgentTask) -> dict[str, Any]:
+    asks_once(task)
+    return {"drop": "not worth it"}
 
 
 async def asks_three_times(task: AgentTask) -> None:

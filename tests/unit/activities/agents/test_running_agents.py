@@ -57,6 +57,12 @@ async def test_an_agent_may_say_nothing_or_what_it_is_worth(tmp_path: Path, name
     assert await run_function(tmp_path, name) == Ended(FINISHED, said)
 
 
+async def test_an_agent_may_say_that_its_episode_is_to_be_dropped(tmp_path: Path) -> None:
+    """Field report 86."""
+    why = "the repository could not be cloned"
+    assert await run_function(tmp_path, "dropped") == Ended(TerminateReason.DROPPED, AgentSaid(drop=why), why)
+
+
 async def test_an_agent_is_not_told_where_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PSRL_POSTGRES_URL", "postgresql://user:password@host/db")
     assert await run(tmp_path, agent_command=["env"]) == Ended(FINISHED)
