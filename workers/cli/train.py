@@ -9,8 +9,6 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from ...schemas.config import RunConfig, merge_with_places, parse_config
-from ...schemas.config.data import TEMPLATE_SUFFIX, as_files
-from ...schemas.config.reward import is_file
 from ...schemas.errors import ConfigError, RunExists
 from ...schemas.ids import ORCHESTRATOR_QUEUE, RUN_ID_PATTERN, RUN_ID_RULE
 from ...schemas.messages.run import RunResult, StartRun
@@ -19,40 +17,17 @@ from ..stack.parts import KINDS
 from ..stack.settings import Settings, UpRequest, load_settings
 from ..stack.supervision import Supervisor
 from ..stack.up import up
+from .paths import make_absolute
 from .resume import in_store, until_ended
 from .runs import ENDED, ENDING, RPC_TIMEOUT, RUN_TYPE, living
-
-PATHS = (("model", "path"), ("data", "train_files"), ("data", "val_files"))
-"""Keys with paths: made absolute here, because the workers live in another directory."""
-COST_MODEL = ("psrl", "rollout_coordination", "routing_strategy", "cost_model_path")
-"""One more."""
 
 
 def read_config(file: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], RunConfig]:
     """The mapping as written, paths absolute, and its checked form. Raises `ConfigError`."""
     values, places = merge_with_places(file, overrides)
     parse_config(values, places)
-    for section, key in PATHS:
-        where = values.get(section)
-        if isinstance(where, dict) and where.get(key):
-            found = where[key]
-            where[key] = _absolute(found) if section == "model" else [_absolute(one) for one in as_files(found)]
-    data = values.get("data")
-    if isinstance(data, dict) and str(data.get("chat_template")).endswith(TEMPLATE_SUFFIX):
-        data["chat_template"] = _absolute(data["chat_template"])
-    _absolute_cost_model(values)
-    place, _, name = str(values["reward"]["function"]).rpartition(":")
-    if is_file(place):
-        values["reward"]["function"] = f"{_absolute(place)}:{name}"
+    make_absolute(values)
     return values, parse_config(values)
-
-
-def _absolute_cost_model(values: dict[str, Any]) -> None:
-    section: Any = values
-    for name in COST_MODEL[:-1]:
-        section = section.get(name) if isinstance(section, dict) else None
-    if isinstance(section, dict) and section.get(COST_MODEL[-1]):
-        section[COST_MODEL[-1]] = _absolute(section[COST_MODEL[-1]])
 
 
 async def ready_stack(config: RunConfig, home: Path, start: bool, say: Callable[[str], None]) -> Stack:
@@ -163,12 +138,3 @@ async def _why_taken(client: Client, name: str) -> str:
             "choose another name with --run"
         )
     return f"run {name!r} exists already: choose another name with --run, or see `psrl report {name}`"
-
-
-def _absolute(path: str) -> str:
-    if "://" in path:  # an address stays one: who looks there says that it is no path
-        return path
-    try:
-        return str(Path(path).expanduser().absolute())
-    except RuntimeError as error:
-        raise ConfigError(f"{path}: nobody of this name has a home on this machine") from error

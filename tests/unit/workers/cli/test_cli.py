@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -227,6 +228,42 @@ def test_paths_become_absolute_because_workers_live_elsewhere(
     assert from_file.reward.function == f"{tmp_path}/rewards/judge.py:score"
     _, of_a_module = read_config(config, ["reward.function=rewards.judge:score"])
     assert of_a_module.reward.function == "rewards.judge:score"
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "read"),
+    [
+        (
+            "reward",
+            {"functions": {"a": {"function": "r/a.py:f"}, "b": {"function": "r.b:f"}}},
+            ("HERE/r/a.py:f", "r.b:f"),
+        ),
+        ("psrl.group_post_process", {"enable": True, "name": "f.py:keep"}, "HERE/f.py:keep"),
+        ("psrl.agentic_rl", {"agent_loop": "session", "agent": "a.py:solve"}, "HERE/a.py:solve"),
+        ("psrl.agentic_rl", {"agent_loop": "multi_turn", "environment": "e/e.py:E"}, "HERE/e/e.py:E"),
+        (
+            "psrl.agentic_rl",
+            {"agent_loop": "multi_turn", "environment": "tools", "tools": ["t.py:f", "code_runner"]},
+            ("HERE/t.py:f", "code_runner"),
+        ),
+    ],
+)
+def test_so_do_paths_of_all_code_with_or_without_a_reward(
+    key: str, given: dict[str, Any], read: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reward is no required section: several may take its place, an environment or an agent may say it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({name: GOOD[name] for name in ("model", "data")}))
+    reward = ["reward.function=m:f"] if key == "psrl.group_post_process" else []
+    _, parsed = read_config(Path("run.yaml"), ["psrl.rollout_n=4", f"{key}={json.dumps(given)}", *reward])
+    agentic = parsed.psrl.agentic_rl
+    found = {
+        "reward": tuple(one.function for one in parsed.reward.functions.values()),
+        "psrl.group_post_process": parsed.psrl.group_post_process.name,
+        "psrl.agentic_rl": agentic.tools or agentic.agent or agentic.environment,
+    }[key]
+    as_expected = json.loads(json.dumps(read).replace("HERE", str(tmp_path)))
+    assert found == (tuple(as_expected) if isinstance(as_expected, list) else as_expected)
 
 
 def test_a_chat_templates_name_stays_a_name(config: Path) -> None:
