@@ -19,10 +19,13 @@ YEAR_S = 365 * 24 * 60 * 60
 
 AS_WRITTEN = {
     "model_type": "Input should be a section: a mapping of keys",
+    "model_attributes_type": "Input should be a section: a mapping of keys",
     "tuple_type": "Input should be a list",
     "dict_type": "Input should be a mapping of keys",
 }
 """What YAML calls the types that Python has other names for."""
+QUOTE = "'"
+"""Around a key in what pydantic says of a choice of sections."""
 
 
 class Section(BaseModel):
@@ -106,9 +109,17 @@ def told(item: Any, before: str = "") -> list[str]:
     key = ".".join([*([before] if before else []), *(str(part) for part in item["loc"])])
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "value_error":
-        return [f"{key}: {line}" if key else line for line in message.splitlines()]
+        return [f"{key}: {line}" if key and not line.startswith(f"{key}.") else line for line in message.splitlines()]
     if item["type"] == "missing":
         return [f"{key} is required"]
+    context = item.get("ctx", {})
+    if item["type"] == "union_tag_not_found":
+        return [f"{key}.{context['discriminator'].strip(QUOTE)} is required"]
+    if item["type"] == "union_tag_invalid":
+        chosen = f"{key}.{context['discriminator'].strip(QUOTE)}={context['tag']!r}"
+        return [f"{chosen}: input should be one of {context['expected_tags']}"]
+    if item["type"] == "too_short":
+        message = f"Input should have at least {context['min_length']} item"
     message = AS_WRITTEN.get(item["type"], message)
     value = "null" if item["input"] is None else repr(item["input"])
     return [f"{key}={value}: {message[0].lower()}{message[1:]}"]

@@ -77,9 +77,22 @@ def parsed(model: type[S], values: Mapping[str, Any], places: Places = MappingPr
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(item, places) for item in error.errors())) from error
+        items = [{**item, "loc": _as_written(item["loc"], values)} for item in error.errors()]
+        raise ConfigError("\n".join(_explain(item, places) for item in items)) from error
+
+
+def _as_written(path: Sequence[str | int], values: Any) -> list[str | int]:
+    """Where several sections may stand, pydantic puts the name of the chosen one (`kind: uniform`) into the path, where
+    nobody wrote it."""
+    written: list[str | int] = []
+    for part in path:
+        if isinstance(values, Mapping) and part not in values and part in values.values():
+            continue
+        written.append(part)
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return written
 
 
 def _explain(item: Any, places: Places) -> str:
     key = ".".join(str(part) for part in item["loc"])
-    return "\n".join(with_places(line, key, places) for line in told(item))
+    return "\n".join(with_places(line, "" if line.startswith(f"{key}.") else key, places) for line in told(item))

@@ -1,5 +1,5 @@
-"""Paths in a configuration, made absolute where a person gave them, because the workers live in another directory. Called
-by the commands that read a run's configuration."""
+"""Paths in a configuration, made absolute where a person gave them, because the workers live in another directory.
+Called by the commands that read a run's configuration."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -86,6 +86,11 @@ def test_a_fault_names_the_key_the_value_and_what_was_allowed(override: str, sai
     assert said in refusal(override)
 
 
+def test_a_rule_that_names_its_keys_has_no_other_name_before_it() -> None:
+    assert refusal("psrl.staleness=19").startswith("psrl.staleness=19 with 512 groups")
+    assert refusal("psrl.group_post_process.enable=true").startswith("psrl.group_post_process.name=null while enabled")
+
+
 @pytest.mark.parametrize(
     ("key", "value", "least"),
     [("redundant_global_batch_size", 100, 512), ("redundant_rollout_n", 2, 4)],
