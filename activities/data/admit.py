@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from temporalio import activity
 
 from ...schemas.config import RunConfig, parse_config
-from ...schemas.config.sync_and_mig import SYNC_KEY, SyncMode
+from ...schemas.config.sync_and_mig import SyncMode
 from ...schemas.cost_model import layout, read_cost_model
 from ...schemas.errors import ConfigError, DataError, RunExists
 from ...schemas.ids import RUN_ID_PATTERN, RUN_ID_RULE
@@ -109,16 +109,9 @@ def check_instances(config: RunConfig, available: int | None) -> None:
 
 def check_cost_model(config: RunConfig) -> None:
     """Raises `ConfigError` when the file is not there, or has no entry for the engines. Every host reads its own."""
-    coordination = config.psrl.rollout_coordination
-    path, strategy = coordination.routing_strategy.cost_model_path, coordination.sync_and_mig_strategy
+    path = config.psrl.rollout_coordination.routing_strategy.cost_model_path
     if path is not None:
         read_cost_model(path, layout())
-    elif strategy.estimates and coordination.partial_rollout.enable:
-        raise ConfigError(
-            f"{SYNC_KEY}.sync.indicator=hypothesis_test without "
-            "psrl.rollout_coordination.routing_strategy.cost_model_path; wanted: the path of a file that "
-            "`psrl calibrate` has written"
-        )
 
 
 def check_interrupt(config: RunConfig) -> None:

@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from ..errors import nearest
 from .agentic import AgenticSection
 from .base import Section
-from .routing import RoutingStrategy
-from .sync_and_mig import PartialRollout, SyncAndMigStrategy
+from .routing import COST_MODEL_KEY, RoutingStrategy
+from .sync_and_mig import SYNC_KEY, PartialRollout, SyncAndMigStrategy
 
 GROUP_TIMEOUT_MAX_S = 5 * 3600
 """A group that never finds room asks for it every three seconds, at six events each: more would fill its history."""
@@ -74,6 +74,17 @@ class RolloutCoordination(Section):
             raise ValueError(
                 "psrl.rollout_coordination.sync_and_mig_strategy.mig.enable=true interrupts requests, which "
                 "psrl.rollout_coordination.partial_rollout.enable=false forbids; allowed: one of them changed"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _estimates_need_a_cost_model(self) -> Self:
+        """But for a sync that waits for the engine to be idle: there is nothing to estimate."""
+        estimates = self.sync_and_mig_strategy.estimates and self.partial_rollout.enable
+        if estimates and not self.routing_strategy.cost_model_path:
+            raise ValueError(
+                f"{COST_MODEL_KEY}=null with {SYNC_KEY}.sync.indicator=hypothesis_test; wanted: the path of a file "
+                "that `psrl calibrate` has written"
             )
         return self
 

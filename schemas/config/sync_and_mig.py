@@ -128,6 +128,15 @@ class Migration(Section):
             raise ValueError(f"{SYNC_KEY}.mig.threshold=null while enabled; allowed: a ratio of 1 or more, such as 2")
         return self
 
+    @model_validator(mode="after")
+    def _a_share_can_be_reached(self) -> Self:
+        if self.enable and self.stop_indicator is LoadIndicator.KV_CACHE and (self.stop_threshold or 0) > 1:
+            raise ValueError(
+                f"{SYNC_KEY}.mig.stop_threshold={self.stop_threshold:g} with mig.stop_indicator=kv_cache, which is a "
+                "share; allowed: a number from 0 to 1, or null"
+            )
+        return self
+
 
 class SyncAndMigStrategy(Section):
     method: SyncMethod = SyncMethod.GREEDY
@@ -155,5 +164,14 @@ class SyncAndMigStrategy(Section):
             raise ValueError(
                 f"{SYNC_KEY}.sync.threshold=null with method=status_based and sync.indicator={self.sync.indicator}; "
                 "allowed: a number of 0 or more"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_share_can_be_exceeded(self) -> Self:
+        if self.has_threshold and self.sync.indicator is SyncIndicator.KV_CACHE and (self.sync.threshold or 0) > 1:
+            raise ValueError(
+                f"{SYNC_KEY}.sync.threshold={self.sync.threshold:g} with sync.indicator=kv_cache, which is a share; "
+                "allowed: a number from 0 to 1"
             )
         return self

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from psrl.activities.data.admit import check_cost_model, check_interrupt
+from psrl.activities.data.admit import check_interrupt
 from psrl.schemas.config import parse_config
 from psrl.schemas.config.sync_and_mig import SyncMode
 from psrl.schemas.errors import ConfigError
@@ -73,6 +73,18 @@ def test_partial_rollout_says_what_becomes_of_requests(partial: dict[str, Any], 
             {"sync_and_mig_strategy": {"mig": {"enable": True, "threshold": 0.5}}},
             "mig.threshold=0.5: input should be greater than or equal to 1",
         ),
+        (
+            {"sync_and_mig_strategy": {"method": "status_based", "sync": {"indicator": "kv_cache", "threshold": 80}}},
+            "sync.threshold=80 with sync.indicator=kv_cache, which is a share; allowed: a number from 0 to 1",
+        ),
+        (
+            {
+                "sync_and_mig_strategy": {
+                    "mig": {"enable": True, "threshold": 2, "stop_indicator": "kv_cache", "stop_threshold": 1.5}
+                }
+            },
+            "mig.stop_threshold=1.5 with mig.stop_indicator=kv_cache, which is a share; allowed: a number from 0 to 1",
+        ),
     ],
 )
 def test_a_combination_that_cannot_work_is_refused_with_the_reason(sections: dict[str, Any], told: str) -> None:
@@ -90,10 +102,10 @@ def test_in_place_is_for_the_simulator_alone() -> None:
 
 def test_an_estimate_needs_a_cost_model() -> None:
     keys = {"method": "status_based", "sync": {"indicator": "hypothesis_test"}}
-    with pytest.raises(ConfigError, match=r"hypothesis_test without .*cost_model_path"):
-        check_cost_model(parse_config(coordination(sync_and_mig_strategy=keys)))
-    drains = coordination(sync_and_mig_strategy=keys, partial_rollout={"enable": False})
-    check_cost_model(parse_config(drains))
+    with pytest.raises(ConfigError, match=r"cost_model_path=null with .*hypothesis_test; wanted: the path of a file"):
+        parse_config(coordination(sync_and_mig_strategy=keys))
+    assert parse_config(coordination(sync_and_mig_strategy=keys, routing_strategy={"cost_model_path": "c.json"}))
+    assert parse_config(coordination(sync_and_mig_strategy=keys, partial_rollout={"enable": False}))
 
 
 def test_settings_of_what_is_switched_off_are_kept() -> None:

@@ -1,11 +1,16 @@
 """A simulated run, against what can be worked out by hand."""
 
+from pathlib import Path
+
 import pytest
 
 from psrl.schemas.errors import ConfigError
 from psrl.workers.simulate.run import simulate
 from psrl.workers.simulate.scenario import Scenario
 from tests.support.scenarios import coordination, scenario
+
+KNOWN = {"cost_model_path": str(Path(__file__).parents[4] / "examples" / "simulator" / "cost_model.json")}
+"""Routing with a cost model."""
 
 LONG_TAIL = {"kind": "lognormal", "median": 100, "sigma": 1.0, "longest": 3000}
 MIGRATION = {"mig": {"enable": True, "threshold": 2}}
@@ -125,7 +130,11 @@ def test_migration_moves_answers_to_the_fast_instance() -> None:
 def test_a_status_based_sync_waits_for_a_good_moment_and_comes_in_the_end(indicator: str) -> None:
     threshold = None if indicator == "hypothesis_test" else 2
     strategy = {"method": "status_based", "sync": {"indicator": indicator, "threshold": threshold, "max_wait_s": 60}}
-    of = {"staleness": 2, "deployment": {"n_rollout_instances": 2}, **coordination(8, sync_and_mig_strategy=strategy)}
+    of = {
+        "staleness": 2,
+        "deployment": {"n_rollout_instances": 2},
+        **coordination(8, routing=KNOWN, sync_and_mig_strategy=strategy),
+    }
     result = simulate("test", scenario(of, lengths=LONG_TAIL, sync_s=0.2)).result
     assert result.groups_trained == 80
     assert max(result.staleness) <= 2
