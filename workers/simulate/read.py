@@ -4,6 +4,7 @@ A file has the sections `psrl` and `simulate`, and may have `variants`: names wi
 configuration of a run, too: what else such a one has is no part of the simulation.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,13 @@ from omegaconf import OmegaConf
 
 from ...schemas.config import RunConfig, merge_with_places
 from ...schemas.config.load import parsed
-from ...schemas.errors import ConfigError
+from ...schemas.errors import ConfigError, one_line
 from .scenario import Scenario
 
 SECTIONS = ("psrl", "simulate")
 VARIANTS = "variants"
+AS_GIVEN = "as given"
+"""Without variants of its own, the file as it is."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,9 @@ def read(
     """`more`: further variants, each some overrides in one text. `recorded`: what file and overrides stand on. Raises
     `ConfigError`."""
     given = merge_with_places(file, overrides).values
-    variants = {"as given": (), **_variants(given.get(VARIANTS))} | {text: tuple(text.split()) for text in more}
+    variants = {AS_GIVEN: (), **_variants(given.get(VARIANTS))} | {text: _changes(text) for text in more}
     if given.get(VARIANTS):
-        del variants["as given"]  # Who names variants wants those.
+        del variants[AS_GIVEN]  # Who names variants wants those.
     scenarios = {
         name: _scenario(name, file, [*overrides, *changes], recorded or {}) for name, changes in variants.items()
     }
@@ -50,12 +53,34 @@ def _scenario(name: str, file: Path | None, overrides: Sequence[str], recorded: 
     if unknown:
         raise ConfigError(f"unknown section {unknown[0]!r}; known here: {', '.join((*SECTIONS, VARIANTS))}")
     chosen = {key: values[key] for key in SECTIONS if key in values}
-    whole = OmegaConf.to_container(OmegaConf.merge(dict(recorded), chosen))
-    assert isinstance(whole, dict)
     try:
-        return parsed(Scenario, {str(key): value for key, value in whole.items()}, places)
+        return parsed(Scenario, _on(recorded, chosen), places)
     except ConfigError as error:
-        raise ConfigError(f"variant {name!r}: {error}" if len(overrides) else str(error)) from error
+        raise ConfigError(str(error) if name == AS_GIVEN else f"variant {name!r}: {error}") from error
+
+
+def _on(recorded: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Lengths that are given replace those that were recorded: the two have no key in common."""
+    below = dict(recorded)
+    costs = chosen.get("simulate")
+    if below and isinstance(costs, dict) and costs.get("lengths"):
+        below["simulate"] = {key: value for key, value in below["simulate"].items() if key != "lengths"}
+    try:
+        whole = OmegaConf.to_container(OmegaConf.merge(below, chosen))
+    except TypeError as error:  # a list where a section was, or the other way round
+        raise ConfigError(f"what is given does not fit what the run has recorded: {one_line(error)}") from error
+    assert isinstance(whole, dict)
+    return {str(key): value for key, value in whole.items()}
+
+
+def _changes(text: str) -> tuple[str, ...]:
+    try:
+        changes = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ConfigError(f"--with {text!r} cannot be read: {one_line(error)}") from error
+    if not changes:
+        raise ConfigError("--with is empty; allowed: KEY=VALUE, several with spaces between")
+    return changes
 
 
 def _variants(written: Any) -> dict[str, tuple[str, ...]]:

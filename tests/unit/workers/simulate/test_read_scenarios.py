@@ -50,6 +50,9 @@ def test_a_file_stands_on_what_was_recorded(file: Path) -> None:
     file.write_text("psrl: {staleness: 2}\n")
     both = read(file, [], [], recorded).scenarios["as given"]
     assert (both.psrl.rollout_n, both.psrl.staleness) == (3, 2)
+    file.write_text(FILE)
+    others = read(file, [], [], recorded).scenarios["as given"]
+    assert (others.simulate.train_s, others.simulate.lengths.longest) == (9.0, 100)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda file: str(file.stem))
@@ -66,10 +69,48 @@ def test_every_example_can_be_simulated(example: Path) -> None:
         (FILE + "variants: {a: [psrl.stalenes=1]}\n", [], "variant 'a': psrl: unknown key 'stalenes'"),
         (FILE + "simulation: {}\n", [], "unknown section 'simulation'"),
         ("psrl: {staleness: 1}\n", [], "simulate is required"),
-        (FILE, ["simulate.steps=0"], "simulate.steps=0: input should be greater than or equal to 1"),
+        (FILE, ["simulate.steps=0"], "^simulate.steps=0: input should be greater than or equal to 1"),
+        (
+            FILE,
+            ["simulate.lengths.shortest=-1"],
+            "^simulate.lengths.shortest=-1: input should be greater than or equal",
+        ),
+        (FILE, ["simulate.lengths.median=1"], "^simulate.lengths: unknown key 'median'; known here: kind, longest"),
+        (FILE, ["simulate.lengths.kind=normal"], "^simulate.lengths.kind='normal': input should be one of 'uniform', "),
+        (FILE, ["simulate.lengths=3"], "^simulate.lengths=3: input should be a section"),
+        ("simulate: {lengths: {longest: 3}}\n", [], "^simulate.lengths.kind is required"),
+        (
+            "simulate: {lengths: {kind: recorded, groups: []}}\n",
+            [],
+            r"^simulate.lengths.groups=\[\]: input should have at least 1 item",
+        ),
     ],
 )
 def test_bad_input_is_refused_by_name(file: Path, text: str, overrides: list[str], told: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError, match=told):
         read(file, overrides, [])
+
+
+def test_a_fault_of_one_of_several_says_whose_it_is(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^variant 'psrl.staleness=-1': psrl.staleness=-1: input"):
+        read(file, [], ["psrl.staleness=-1"])
+
+
+def test_further_variants_change_something(file: Path) -> None:
+    with pytest.raises(ConfigError, match="--with is empty; allowed: KEY=VALUE"):
+        read(file, [], [" "])
+    with pytest.raises(ConfigError, match="cannot be read: No closing quotation"):
+        read(file, [], ["psrl.staleness='1"])
+
+
+def test_a_value_with_spaces_is_quoted_as_in_a_shell(file: Path) -> None:
+    text = "simulate.lengths='{kind: uniform, longest: 7}' psrl.staleness=2"
+    changed = read(file, [], [text]).scenarios[text]
+    assert (changed.simulate.lengths.longest, changed.psrl.staleness) == (7, 2)
+
+
+def test_a_list_in_place_of_a_recorded_section_is_refused() -> None:
+    recorded = {"psrl": {"deployment": {"n_rollout_instances": 1}}, "simulate": {}}
+    with pytest.raises(ConfigError, match="does not fit what the run has recorded: Cannot merge"):
+        read(None, ["psrl.deployment=[1]"], [], recorded)
