@@ -78,6 +78,17 @@ class RolloutCoordination(Section):
         return self
 
     @model_validator(mode="after")
+    def _moved_requests_stay_where_they_went(self) -> Self:
+        """Else each is routed back to its group, and moved again."""
+        if self.sync_and_mig_strategy.mig.enable and self.routing_strategy.enable_group_sticky:
+            raise ValueError(
+                "psrl.rollout_coordination.sync_and_mig_strategy.mig.enable=true moves requests away from the instance "
+                "of their group, where psrl.rollout_coordination.routing_strategy.enable_group_sticky=true keeps them; "
+                "allowed: one of them changed"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _estimates_need_a_cost_model(self) -> Self:
         """But for a sync that waits for the engine to be idle: there is nothing to estimate."""
         estimates = self.sync_and_mig_strategy.estimates and self.partial_rollout.enable

@@ -45,8 +45,8 @@ SYNC = st.sampled_from(
 
 @st.composite
 def settings(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
-    partial, strategy = draw(PARTIAL), draw(SYNC)
-    if partial.get("enable", True) and draw(st.booleans()):
+    partial, strategy, routing = draw(PARTIAL), draw(SYNC), draw(ROUTING)
+    if partial.get("enable", True) and not routing["enable_group_sticky"] and draw(st.booleans()):
         strategy = strategy | {"mig": {"enable": True, "threshold": 1.5}}
     groups, members, instances = draw(st.integers(1, 6)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
     redundant = {
@@ -63,7 +63,7 @@ def settings(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
         "group_post_process": {"enable": filtered > 0, "name": "no_filter"},
         **coordination(
             draw(st.integers(1, 12)),
-            routing=draw(ROUTING),
+            routing=routing,
             partial_rollout=partial,
             sync_and_mig_strategy=strategy,
             redundant_rollout=redundant,

@@ -70,6 +70,13 @@ def test_partial_rollout_says_what_becomes_of_requests(partial: dict[str, Any], 
             "partial_rollout.enable=false forbids",
         ),
         (
+            {
+                "sync_and_mig_strategy": {"mig": {"enable": True, "threshold": 2}},
+                "routing_strategy": {"enable_group_sticky": True},
+            },
+            "where psrl.rollout_coordination.routing_strategy.enable_group_sticky=true keeps them",
+        ),
+        (
             {"sync_and_mig_strategy": {"mig": {"enable": True, "threshold": 0.5}}},
             "mig.threshold=0.5: input should be greater than or equal to 1",
         ),
