@@ -61,16 +61,18 @@ def write_entry(path: Path, done: Calibration, model: str) -> None:
         "worst_error": done.fit.worst_error,
     }
     entry = done.fit.cost.model_dump(exclude={"schema_version"}) | {"fit": about}
-    entries = _entries(path) | {done.entry: entry}
+    entries = read_entries(path) | {done.entry: entry}
     new = path.with_name(f"{path.name}.new")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         new.write_text(json.dumps(entries, indent=1) + "\n")
         new.replace(path)
     except OSError as error:
         raise UserError(f"--out {path}: {error.strerror}") from error
 
 
-def _entries(path: Path) -> dict[str, Any]:
+def read_entries(path: Path) -> dict[str, Any]:
+    """Of a file that may be there. Raises `UserError`."""
     if not path.exists():
         return {}
     try:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .app import Overrides, app, say
+from .out import check_out
 
 
 @app.command()
@@ -21,10 +22,12 @@ def calibrate(
     """Measure the engine and write what it costs, for routing by throughput."""
     from ...activities.data.model_dir import check_model
     from ..calibrate.calibrate import calibrate as run
-    from ..calibrate.calibrate import table, write_entry
+    from ..calibrate.calibrate import read_entries, table, write_entry
     from .train import read_config
 
     _, parsed = read_config(config, overrides or [])
+    check_out(out)
+    read_entries(out)
     check_model(parsed)
     done = asyncio.run(run(parsed, requests, lambda line: say(line, err=True)))
     write_entry(out, done, parsed.model.path)

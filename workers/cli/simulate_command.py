@@ -9,6 +9,7 @@ import typer
 from ...schemas.errors import UserError
 from ...schemas.stack import load_stack
 from .app import app, checked, say
+from .out import check_out
 
 
 @app.command()
@@ -35,6 +36,8 @@ def simulate(
     from ..simulate.table import as_text
     from ..simulate.trace import recorded_by
 
+    if out is not None:
+        check_out(out)
     texts = given or []
     file = Path(texts[0]) if texts and "=" not in texts[0] else None
     trace = recorded_by(load_stack(), run) if run is not None else None

@@ -15,6 +15,12 @@ simulate:
   steps: 20
 variants: {still: [psrl.staleness=0], ahead: [psrl.staleness=2]}
 """
+RUN = """
+model: {path: none}
+data: {train_files: [t]}
+reward: {function: "m:f"}
+psrl: {rollout_n: 2}
+"""
 
 
 @pytest.fixture
@@ -57,3 +63,24 @@ def test_a_file_that_is_not_there_is_told_of(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["simulate", str(tmp_path / "none.yaml")])
     assert result.exit_code == 1
     assert "none.yaml" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["simulate", "calibrate"])
+def test_an_out_that_cannot_be_written_is_refused_before_the_work(command: str, file: str, tmp_path: Path) -> None:
+    run = tmp_path / "run.yaml"
+    run.write_text(RUN)
+    config = file if command == "simulate" else str(run)
+    for out, told in ((tmp_path, "is a directory; allowed: a file"), (run / "x" / "o", "cannot be written")):
+        result = CliRunner().invoke(app, [command, config, "--out", str(out)])
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith(f"error: --out {out} {told}")
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_a_cost_model_is_not_written_into_another_file(tmp_path: Path) -> None:
+    """Nor is the engine measured first."""
+    run = tmp_path / "run.yaml"
+    run.write_text(RUN)
+    result = CliRunner().invoke(app, ["calibrate", str(run), "--out", str(run)])
+    assert result.exit_code == 1
+    assert f"--out {run} exists and is no JSON" in result.stderr
