@@ -10,8 +10,14 @@ from ...schemas.config import PsrlSection, RoutingMethod, Section
 from ...schemas.config.agentic import AgentLoop
 from ...schemas.config.sync_and_mig import LoadIndicator, SyncMethod
 from ...schemas.cost_model import CostModel, layout, read_cost_model
-from .costs import EngineCosts
+from .costs import LONGEST_S, EngineCosts
 from .lengths import Lengths
+
+MOST_ANSWERS = 20_000_000
+"""Of one simulated run: an hour and more."""
+MOST_INSTANCES = 1_000
+SLOWEST, FASTEST = 0.001, 1_000
+"""Times further apart would be no times any more: adding the shortest to the longest would change nothing."""
 
 
 class Costs(Section):
@@ -28,7 +34,7 @@ class Costs(Section):
     """An instance serves nobody for so long while it takes up a version."""
     train_s: float = Field(default=5.0, ge=0)
     """A step takes so long, from the batch to the published version, whatever its tokens."""
-    train_s_per_token: float = Field(default=0.0, ge=0)
+    train_s_per_token: float = Field(default=0.0, ge=0, le=LONGEST_S)
     """And so much for each token that is trained on."""
     score_s: float = Field(default=0.0, ge=0)
     """From the last token of a group to its reward."""
@@ -42,11 +48,17 @@ class Costs(Section):
         most = self.prompt_tokens + self.lengths.longest
         if 0 < self.kv_capacity_tokens <= most:
             raise ValueError(
-                f"kv_capacity_tokens={self.kv_capacity_tokens} has no room for a prompt of {self.prompt_tokens} and an "
-                f"answer of {self.lengths.longest} tokens; allowed: more than {most}"
+                f"simulate.kv_capacity_tokens={self.kv_capacity_tokens} has no room for a prompt of "
+                f"{self.prompt_tokens} and an answer of {self.lengths.longest} tokens; allowed: more than {most}"
             )
-        if any(speed <= 0 for speed in self.speeds):
-            raise ValueError(f"speeds={list(self.speeds)}; allowed: numbers above 0")
+        return self
+
+    @model_validator(mode="after")
+    def _speeds_are_comparable(self) -> Self:
+        if not all(SLOWEST <= speed <= FASTEST for speed in self.speeds):
+            raise ValueError(
+                f"simulate.speeds={list(self.speeds)}; allowed: numbers from {SLOWEST:g} to {FASTEST:g} each"
+            )
         return self
 
 
@@ -65,6 +77,27 @@ class Scenario(Section):
         """What policies know of it: the run's own cost model, at the instance's speed."""
         path = self.psrl.rollout_coordination.routing_strategy.cost_model_path
         return read_cost_model(path, layout()).at_speed(self.speed(instance)) if path else None
+
+    @model_validator(mode="after")
+    def _ends_some_day(self) -> Self:
+        psrl, steps = self.psrl, self.simulate.steps
+        if (answers := steps * psrl.offered_groups * psrl.offered_trajectories) > MOST_ANSWERS:
+            raise ValueError(
+                f"simulate.steps={steps} with {psrl.offered_groups} groups of {psrl.offered_trajectories} per buffer "
+                f"are {answers} answers; allowed: up to {MOST_ANSWERS}"
+            )
+        if self.instances > MOST_INSTANCES:
+            raise ValueError(
+                f"psrl.deployment.n_rollout_instances={self.instances} is more than are simulated; "
+                f"allowed: 1 to {MOST_INSTANCES}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _knows_what_it_costs(self) -> Self:
+        """Before the first of several is simulated. Raises `ConfigError`."""
+        self.known_cost(0)
+        return self
 
     @model_validator(mode="after")
     def _one_speed_each(self) -> Self:

@@ -114,3 +114,35 @@ def test_a_list_in_place_of_a_recorded_section_is_refused() -> None:
     recorded = {"psrl": {"deployment": {"n_rollout_instances": 1}}, "simulate": {}}
     with pytest.raises(ConfigError, match="does not fit what the run has recorded: Cannot merge"):
         read(None, ["psrl.deployment=[1]"], [], recorded)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        (
+            "simulate.steps=1000000000",
+            "^simulate.steps=1000000000 with 8 groups of 1 per buffer are 8000000000 answers",
+        ),
+        ("psrl.rollout_n=100000000", "are 80000000000 answers; allowed: up to 20000000"),
+        (
+            "psrl.deployment.n_rollout_instances=5000",
+            "^psrl.deployment.n_rollout_instances=5000 is more than are simul",
+        ),
+        ("simulate.speeds=[1e-300]", r"^simulate.speeds=\[1e-300\]; allowed: numbers from 0.001 to 1000 each"),
+        ("simulate.speeds=[1e300]", "allowed: numbers from 0.001 to 1000 each"),
+        ("simulate.engine.prefill_s_per_token=1e300", "input should be less than or equal to 60"),
+        ("simulate.train_s_per_token=1e300", "input should be less than or equal to 60"),
+        (
+            "simulate.engine={other_threshold: 0, other_latency_b: 1e-300, attn_latency_b: 0, other_latency_k: 0}",
+            "1e-09",
+        ),
+    ],
+)
+def test_what_would_not_end_is_refused(file: Path, override: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        read(file, [override], [])
+
+
+def test_a_cost_model_that_is_not_there_is_found_before_anything_is_simulated(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^variant '.*': psrl.*cost_model_path=none.json cannot be read"):
+        read(file, [], ["psrl.rollout_coordination.routing_strategy.cost_model_path=none.json"])

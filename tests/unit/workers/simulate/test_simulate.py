@@ -176,7 +176,7 @@ def test_every_configuration_answers_the_same_prompts_with_the_same_lengths() ->
         ({"group_post_process": {"enable": True, "name": "no_filter"}}, {}, "simulate.filtered_share=0.0"),
         ({}, {"filtered_share": 0.2}, "psrl.group_post_process.enable=false"),
         ({}, {"speeds": [1.0, 2.0]}, "simulate.speeds has 2 numbers"),
-        ({}, {"speeds": [0.0]}, r"speeds=\[0.0\]; allowed: numbers above 0"),
+        ({}, {"speeds": [0.0]}, r"speeds=\[0.0\]; allowed: numbers from 0.001 to 1000"),
         ({}, {"kv_capacity_tokens": 600}, "allowed: more than 612"),
         ({}, {"stps": 3}, "unknown key 'stps'.*steps"),
         ({}, {"lengths": {"kind": "gamma"}}, "simulate.lengths.*gamma.*lognormal"),
