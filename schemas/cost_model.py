@@ -90,5 +90,5 @@ def _read(path: str) -> Mapping[str, Any]:
         why = error.strerror if isinstance(error, OSError) else f"it is no JSON: {error}"
         raise ConfigError(f"{KEY}={path} cannot be read ({why}); `psrl calibrate` writes such a file") from error
     if not isinstance(entries, dict):
-        raise ConfigError(f"{KEY}={path} holds no JSON object; wanted: an entry per layout, such as {layout()!r}")
+        raise ConfigError(f"{KEY}={path} holds no JSON object; allowed: an entry per layout, such as {layout()!r}")
     return entries

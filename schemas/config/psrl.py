@@ -94,7 +94,7 @@ class RolloutCoordination(Section):
         estimates = self.sync_and_mig_strategy.estimates and self.partial_rollout.enable
         if estimates and not self.routing_strategy.cost_model_path:
             raise ValueError(
-                f"{COST_MODEL_KEY}=null with {SYNC_KEY}.sync.indicator=hypothesis_test; wanted: the path of a file "
+                f"{COST_MODEL_KEY}=null with {SYNC_KEY}.sync.indicator=hypothesis_test; allowed: the path of a file "
                 "that `psrl calibrate` has written"
             )
         return self

@@ -142,7 +142,7 @@ class RoutingStrategy(Section):
     def _throughput_needs_a_cost_model(self) -> Self:
         if self.method.by_throughput and not self.cost_model_path:
             raise ValueError(
-                f"{COST_MODEL_KEY}=null with {HERE}.method={self.method}; wanted: the path of a file that "
+                f"{COST_MODEL_KEY}=null with {HERE}.method={self.method}; allowed: the path of a file that "
                 "`psrl calibrate` has written"
             )
         return self

@@ -56,7 +56,7 @@ def serve_metrics(address: str, metrics: FleetMetrics) -> Callable[[], None]:
     try:
         server, thread = start_http_server(int(port), host, registry)
     except (OSError, ValueError) as error:
-        raise UserError(f"{COORDINATOR_METRICS}={address}: {error}; wanted: HOST:PORT, a free port") from error
+        raise UserError(f"{COORDINATOR_METRICS}={address}: {error}; allowed: HOST:PORT, a free port") from error
 
     def stop() -> None:
         server.shutdown()

@@ -52,7 +52,7 @@ def test_the_entry_of_the_engines_layout_is_read(tmp_path: Path) -> None:
             r"cost_model_path=\S+ cannot be read \(No such file or directory\); `psrl calibrate` writes such a file",
         ),
         ("{", "it is no JSON"),
-        ("[]", "holds no JSON object; wanted: an entry per layout, such as 'TP1_PP1'"),
+        ("[]", "holds no JSON object; allowed: an entry per layout, such as 'TP1_PP1'"),
         (json.dumps({"TP8_PP2": ENTRY}), "has no entry 'TP1_PP1' for this engine; it has: TP8_PP2"),
         (json.dumps({"TP1_PP1": ENTRY | {"attn_latency_k": -1}}), "TP1_PP1.attn_latency_k=-1"),
         (json.dumps({"TP1_PP1": dict.fromkeys(ENTRY, 0)}), "a step of one request would take 0 s"),

@@ -17,7 +17,7 @@ HERE = "psrl.rollout_coordination.routing_strategy"
     [
         (
             f"{HERE}.method=throughput_optimal",
-            "cost_model_path=null with .*method=throughput_optimal; wanted: the path",
+            "cost_model_path=null with .*method=throughput_optimal; allowed: the path",
         ),
         (f"{HERE}.method=throughput_balance", "input should be 'request_num_balance', 'round_robin', 'random'"),
         (f"{HERE}.kv_transfer={{enable: false}}", "KV cache is not moved between engines"),

@@ -109,7 +109,7 @@ def test_in_place_is_for_the_simulator_alone() -> None:
 
 def test_an_estimate_needs_a_cost_model() -> None:
     keys = {"method": "status_based", "sync": {"indicator": "hypothesis_test"}}
-    with pytest.raises(ConfigError, match=r"cost_model_path=null with .*hypothesis_test; wanted: the path of a file"):
+    with pytest.raises(ConfigError, match=r"cost_model_path=null with .*hypothesis_test; allowed: the path of a file"):
         parse_config(coordination(sync_and_mig_strategy=keys))
     assert parse_config(coordination(sync_and_mig_strategy=keys, routing_strategy={"cost_model_path": "c.json"}))
     assert parse_config(coordination(sync_and_mig_strategy=keys, partial_rollout={"enable": False}))

@@ -121,5 +121,5 @@ def test_prometheus_reads_the_newest_look_at_the_fleet() -> None:
 
 
 def test_an_address_for_metrics_that_is_no_use_is_refused() -> None:
-    with pytest.raises(UserError, match=r"PSRL_COORDINATOR_METRICS=here.*wanted: HOST:PORT"):
+    with pytest.raises(UserError, match=r"PSRL_COORDINATOR_METRICS=here.*allowed: HOST:PORT"):
         serve_metrics("here", FleetMetrics())
