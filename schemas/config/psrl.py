@@ -31,6 +31,11 @@ class RedundantRollout(Section):
     redundant_rollout_n: int | None = Field(default=None, ge=1)
     """Trajectories started per group (N' >= psrl.rollout_n). Default: no redundancy."""
 
+    refused: ClassVar[Mapping[str, str]] = {
+        "alg_global_batch_size": "psrl.staleness_buffer_entries says it",
+        "alg_rollout_n": "psrl.rollout_n says it",
+    }
+
 
 class ContinueScope(StrEnum):
     """Where a hung session may continue."""
@@ -67,6 +72,10 @@ class RolloutCoordination(Section):
     routing_strategy: RoutingStrategy = RoutingStrategy()
     sync_and_mig_strategy: SyncAndMigStrategy = SyncAndMigStrategy()
     session_strategy: SessionStrategy = SessionStrategy()
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "proactive_filter_strategy": "not supported yet, the last groups of a batch are neither cut nor repeated",
+    }
 
     @model_validator(mode="after")
     def _moved_requests_continue(self) -> Self:
@@ -134,6 +143,10 @@ class Deployment(Section):
     no_instance_timeout_s: float = Field(default=600, ge=0)
     """The run fails once every instance has been quarantined for this long since its engine last produced tokens. Time
     in which an instance served but had no requests does not count."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "elastic_rm": "not supported yet, no instance is shared between rollout and a reward model",
+    }
 
 
 class GroupFilterName(StrEnum):

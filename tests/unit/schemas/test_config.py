@@ -30,6 +30,7 @@ def refusal(*overrides: str, file: Path | None = None) -> str:
         ("psrl.staleness=-1", "psrl.staleness=-1: input should be greater than or equal to 0"),
         ("psrl.group_timeout_s=18001", "psrl.group_timeout_s=18001: input should be less than or equal to 18000"),
         ("psrl.staleness=19", "may hold 10240 groups at once; allowed: (staleness + 1) * groups up to 10000"),
+        ("psrl.deployment.elastic_rm.enable=true", "psrl.deployment: key 'elastic_rm' is not taken: not supported yet"),
         ("psrl.rollout_n=two", "psrl.rollout_n='two': input should be a valid integer"),
         (
             "actor.ppo_mini_batch_size=3",

@@ -63,6 +63,11 @@ def test_partial_rollout_says_what_becomes_of_requests(partial: dict[str, Any], 
         ({"sync_and_mig_strategy": {"check_interval_in_ms": 100}}, "'check_interval_in_ms' is not taken"),
         ({"sync_and_mig_strategy": {"mig": {"enable": True}}}, "mig.threshold=null while enabled"),
         (
+            {"proactive_filter_strategy": {"method": "retry"}},
+            "key 'proactive_filter_strategy' is not taken: not supported",
+        ),
+        ({"redundant_rollout": {"alg_rollout_n": 2}}, "key 'alg_rollout_n' is not taken: psrl.rollout_n says it"),
+        (
             {
                 "sync_and_mig_strategy": {"mig": {"enable": True, "threshold": 2}},
                 "partial_rollout": {"enable": False},
