@@ -37,9 +37,10 @@ COMMANDS = {
     "session continue": (("x", "s"), POSTGRES),
     "session close": (("x", "s"), POSTGRES),
     "session token": (("x",), POSTGRES),
+    "simulate": (("--run", "x"), POSTGRES),
     "train": (("{config}", "--no-up"), TEMPORAL),
 }
-SERVERLESS = {"up", "down", "config show", "config docs", "config import"}
+SERVERLESS = {"up", "down", "calibrate", "config show", "config docs", "config import"}
 INSIDES = ("tonic", "grpc", "psycopg.", "OperationalError", "RPCError", "Traceback", "connection failed", "Errno")
 
 
