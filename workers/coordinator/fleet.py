@@ -47,7 +47,8 @@ class Fleet:
         self._next_change = float("inf")
         """No instance is silent, and no placement has decayed, before."""
         self._last: dict[str, InstanceId] = {}
-        """Of each run, the instance that its last choice fell on."""
+        """Of each run, the instance that its policy chose last. One that is only kept to is no choice: round robin
+        would begin again after it each time, and never come to those beyond the next."""
         self._pins: OrderedDict[tuple[str, str], InstanceId] = OrderedDict()
         """Of groups that stick to one instance."""
         self._chance = chance
@@ -152,8 +153,11 @@ class Fleet:
         left = len(request.indices) - number
         beside = [one for tier in tiers for one in tier if one.instance == siblings_on]
         roomy = [[one for one in tier if one.free >= left] for tier in tiers]
-        for narrowed in ([beside], roomy, tiers):
+        if chosen := self._ask(request, number, [beside] if beside else []):
+            return chosen
+        for narrowed in (roomy, tiers):
             if chosen := self._ask(request, number, [tier for tier in narrowed if tier]):
+                self._last[request.run_id] = chosen.instance
                 return chosen
         return None
 
@@ -176,7 +180,6 @@ class Fleet:
         instance = self._instances[chosen.instance]
         instance.place(now, _need(request, number) if request.tokens else 0)
         self._next_change = min(self._next_change, now + DECAY_S)
-        self._last[request.run_id] = chosen.instance
         self.placed[request.run_id] += 1
         self.methods[request.run_id] = request.strategy.method
         if request.blocks:

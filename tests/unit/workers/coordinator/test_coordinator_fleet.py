@@ -64,6 +64,19 @@ def test_groups_take_the_least_loaded_instance_in_turn() -> None:
     assert [on_each(fleet.place(ask(4), 0)) for _ in range(3)] == [{"rollout-0": 4}, {"rollout-1": 4}, {"rollout-0": 4}]
 
 
+def test_continuations_leave_round_robin_where_it_is() -> None:
+    """Else an instance that keeps its trajectories would hand every group to the one after it."""
+    fleet = Fleet()
+    for name in ("rollout-0", "rollout-1", "rollout-2"):
+        fleet.report(report(name, max_num_seqs=64), 0)
+    groups = []
+    for _ in range(3):
+        groups.append(fleet.place(ask(1, method=RoutingMethod.ROUND_ROBIN), 0).placements[0].instance)
+        kept = ask(1, method=RoutingMethod.ROUND_ROBIN).model_copy(update={"prefer": "rollout-0"})
+        assert fleet.place(kept, 0).placements[0].instance == "rollout-0"
+    assert groups == ["rollout-0", "rollout-1", "rollout-2"]
+
+
 def test_a_group_that_no_instance_has_room_for_is_shared_out_before_any_of_it_queues() -> None:
     fleet = Fleet()
     fleet.report(report("rollout-0", max_num_seqs=16, running=13), 0)
