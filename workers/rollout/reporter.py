@@ -66,6 +66,8 @@ async def _do(host: Host, command: HostCommand) -> None:
             log.info("interrupted %d requests %s", len(command.requests), command.reason)
     except EngineUnavailable as error:
         log.info("%s is passed over: %s", command.kind, error)
+    except Exception as error:  # noqa: BLE001 - whatever an engine raises, the host stays attached
+        log.warning("%s is passed over: %r", command.kind, error)
 
 
 async def _watch(host: Host) -> None:

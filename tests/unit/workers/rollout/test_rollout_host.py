@@ -19,7 +19,7 @@ from psrl.schemas.errors import (
     WeightsRefused,
 )
 from psrl.schemas.ids import RunId, Version
-from psrl.schemas.messages.coordination import HostCommand
+from psrl.schemas.messages.coordination import HostCommand, HostCommandKind
 from psrl.schemas.messages.rollout import EngineSpec, InstanceReport, InstanceState
 from psrl.workers.rollout import host as host_module
 from psrl.workers.rollout import tenancy
@@ -397,6 +397,34 @@ async def test_reports_go_out_on_every_change_and_survive_a_coordinator_that_is_
         while coordinator.attached < attached + 2:
             await coordinator.reports.get()
         task.cancel()
+
+
+class OrderingCoordinator(FlakyCoordinator):
+    """Interrupts a request with each report that it takes."""
+
+    async def attach(self, reports: AsyncIterator[InstanceReport]) -> AsyncIterator[HostCommand]:
+        async for report in reports:
+            await self.reports.put(report)
+            yield HostCommand(run_id=RUN, kind=HostCommandKind.INTERRUPT, requests=("moved",))
+
+
+async def test_an_engine_that_fails_at_a_command_leaves_the_host_attached(
+    host: Host, engines: list[ScriptedEngine], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(request_ids: Sequence[str]) -> None:
+        raise RuntimeError("broken pipe")
+
+    await serve(host, 1)
+    monkeypatch.setattr(engines[0], "abort", broken)
+    coordinator, ending = OrderingCoordinator(), asyncio.Event()
+    with host.gate.slot("moved", 30):
+        task = asyncio.create_task(keep_attached(host, coordinator, ending))
+        async with asyncio.timeout(60):
+            for _ in range(3):
+                await coordinator.reports.get()
+    assert not task.done()
+    task.cancel()
+    assert "broken pipe" in caplog.text
 
 
 async def test_the_last_report_says_that_the_host_has_stopped(host: Host) -> None:
