@@ -63,9 +63,10 @@ class Recorder:
 
     def _begin(self, folder: Path, every_s: float, now: Now) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        config = folder / CONFIG
-        if not config.exists():
-            told = {"routing_strategy": now.methods.get(folder.name), "interval_in_s": every_s, "started_at": now.wall}
+        config, method = folder / CONFIG, now.methods.get(folder.name)
+        # Instances report before anything is routed, and only requests say how that is done.
+        if method is not None and not config.exists():
+            told = {"routing_strategy": method, "interval_in_s": every_s, "started_at": now.wall}
             config.write_text(json.dumps(told) + "\n")
 
 

@@ -89,6 +89,18 @@ async def test_calls_that_wait_are_recorded_by_their_tag_and_the_method_with_the
     await asyncio.gather(*calls, return_exceptions=True)
 
 
+def test_how_a_run_routes_is_recorded_once_it_has_routed(tmp_path: Path) -> None:
+    """Instances report long before."""
+    fleet, recorder = Fleet(), Recorder(tmp_path)
+    report(fleet, running=0)
+    recorder.record(seen(fleet, 0.0))
+    assert not (tmp_path / RUN / CONFIG).exists()
+    assert fleet.place(ask(3), 1.0).placements
+    recorder.record(seen(fleet, 1.0))
+    (config,) = lines(tmp_path / RUN / CONFIG)
+    assert config["routing_strategy"] == "request_num_balance"
+
+
 def test_a_folder_that_cannot_be_written_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "status").write_text("a file")
     fleet, recorder = Fleet(), Recorder(tmp_path / "status")
