@@ -145,7 +145,7 @@ class CoordinationMachine(RuleBasedStateMachine):
         if not any(room.groups for room in admits):
             return
         request = DispatchPlanRequest(run_id=RUN, trajectories_per_group=MEMBERS, admits=admits)
-        self.view.hear(request)
+        self.view.hear(request, self.now)
         wave = plan_wave(self.ledger, self.fleet.plan(request, self.now).rooms, needed=4, limit=4)
         if wave is None:
             return

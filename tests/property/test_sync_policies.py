@@ -103,6 +103,13 @@ def test_none_is_needed_while_another_is_on_its_way(seen: SyncSnapshot) -> None:
     assert not needed(replace(seen, instances=coming, admits=admitted))
 
 
+@given(snapshots())
+def test_an_instance_that_is_lost_makes_no_sync_superfluous(seen: SyncSnapshot) -> None:
+    """Its engine may be tried anew for hours, and the run would stand still for `max_wait_s` each time."""
+    lost = {**seen.instances, "rollout-9": load(9, serving=False, lost=True)}
+    assert needed(replace(seen, instances=lost)) == needed(seen)
+
+
 # --- status_based ----------------------------------------------------------------------------------------------------
 
 

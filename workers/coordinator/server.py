@@ -69,7 +69,7 @@ class CoordinatorService(CoordinatorServicer):
 
     async def PlanDispatch(self, request: pb.DispatchPlanRequest, context: Any) -> pb.DispatchPlan:
         asked = await _decoded(request, DispatchPlanRequest, context)
-        self._view.hear(asked)
+        self._view.hear(asked, time.monotonic())
         self._syncs.changed()
         return encode(self._fleet.plan(asked, time.monotonic()), pb.DispatchPlan)
 

@@ -14,10 +14,13 @@ from .waiting import RouteQueue
 
 KEPT_RUNS = 100
 """Of which it is remembered what their ledgers admit: more than ask for room at the same time."""
-
+ADMITS_HOLD_S = 15.0
+"""A run that found no room asks again within 8 s. One that does not ask has a full ledger, whatever it said before."""
 
 CHECK_S = 0.1
 """Between two judgements of one question: reports come from every engine several times a second."""
+
+LOST = frozenset({InstanceState.LOST, InstanceState.QUARANTINED, InstanceState.STOPPED})
 
 
 class View:
@@ -25,15 +28,16 @@ class View:
 
     def __init__(self, fleet: Fleet, queue: RouteQueue) -> None:
         self._fleet, self._queue = fleet, queue
-        self._admits: dict[RunId, Mapping[int, int]] = {}
+        self._admits: dict[RunId, tuple[float, Mapping[int, int]]] = {}
+        """With the time at which the run said so."""
         self._known: dict[InstanceId, tuple[FleetInstance, InstanceLoad]] = {}
         """What was made of a report, until there is a newer one: an engine may have hundreds of requests."""
 
-    def hear(self, request: DispatchPlanRequest) -> None:
+    def hear(self, request: DispatchPlanRequest, now: float) -> None:
         """The run says what its ledger admits whenever it asks for room."""
         admitted = {room.version: room.groups * request.trajectories_per_group for room in request.admits}
         self._admits.pop(request.run_id, None)
-        self._admits[request.run_id] = admitted
+        self._admits[request.run_id] = now, admitted
         if len(self._admits) > KEPT_RUNS:
             del self._admits[next(iter(self._admits))]
 
@@ -51,8 +55,12 @@ class View:
             instances=loads,
             mode=request.mode,
             queued=self._queued(request.run_id),
-            admits=self._admits.get(request.run_id, {}),
+            admits=self._admitted(request.run_id, now),
         )
+
+    def _admitted(self, run_id: RunId, now: float) -> Mapping[int, int]:
+        said_at, admitted = self._admits.get(run_id, (now, {}))
+        return admitted if now - said_at <= ADMITS_HOLD_S else {}
 
     def _loads(self, run_id: RunId, now: float) -> dict[InstanceId, InstanceLoad]:
         there = {one.report.instance: one for one in self._fleet.snapshot(now).instances}
@@ -77,6 +85,7 @@ def _load(one: FleetInstance) -> InstanceLoad:
         instance=report.instance,
         version=report.version,
         serving=report.state is InstanceState.SERVING,
+        lost=report.state in LOST,
         slots=report.max_num_seqs,
         running=report.running,
         waiting=one.load - report.running,

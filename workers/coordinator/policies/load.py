@@ -33,6 +33,8 @@ class InstanceLoad:
     """Requests are admitted. One that does not serve starts or syncs, and is taken to come back at the newest."""
     slots: int
     """Requests that run at the same time."""
+    lost: bool = False
+    """It does not serve, and nobody knows when it will: its engine died, or its weights cannot be trusted."""
     running: int = 0
     waiting: int = 0
     """Beyond the slots, and those on their way."""

@@ -26,7 +26,8 @@ class SyncSnapshot:
     """Version tags of the trajectories that wait for room."""
     admits: Mapping[int, int] = field(default_factory=dict)
     """Trajectories of new groups that the run's ledger admits, by tag, as the run said when it last asked for room; a
-    version that is not in it has none. Empty while the run has not asked."""
+    version that is not in it has none. Empty while the run has not asked lately, as it does while its ledger is full
+    (or nothing may be started)."""
 
     @property
     def own(self) -> InstanceLoad:

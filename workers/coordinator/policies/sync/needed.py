@@ -18,8 +18,9 @@ def needed(snapshot: SyncSnapshot) -> str:
 
 
 def _work_for_nobody(snapshot: SyncSnapshot) -> str:
-    """One that is on its way serves the newest version soon."""
-    versions = {one.version if one.serving else snapshot.target for one in snapshot.instances.values()}
+    """One that is on its way serves the newest version soon; one that is lost may never."""
+    there = [one for one in snapshot.instances.values() if not one.lost]
+    versions = {one.version if one.serving else snapshot.target for one in there}
     newest = max(versions)
     if any(newest < tag <= snapshot.target for tag in snapshot.queued):
         return f"trajectories wait for a version newer than v{newest}, which nobody serves"
