@@ -109,6 +109,8 @@ class DispatchPlanRequest(Message):
     trajectories_per_group: int
     admits: tuple[DispatchRoom, ...] = ()
     """Groups that the run's ledger would admit now, by tag."""
+    strategy: Strategy = RoutingStrategy()
+    """By which the groups' requests will be routed: what it would refuse is no room."""
 
 
 class DispatchPlan(Message):

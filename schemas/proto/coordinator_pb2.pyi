@@ -205,16 +205,18 @@ class RouteResult(_message.Message):
     def __init__(self, schema_version: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class DispatchPlanRequest(_message.Message):
-    __slots__ = ("schema_version", "run_id", "trajectories_per_group", "admits")
+    __slots__ = ("schema_version", "run_id", "trajectories_per_group", "admits", "strategy")
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     TRAJECTORIES_PER_GROUP_FIELD_NUMBER: _ClassVar[int]
     ADMITS_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     run_id: str
     trajectories_per_group: int
     admits: _containers.RepeatedCompositeFieldContainer[DispatchRoom]
-    def __init__(self, schema_version: _Optional[int] = ..., run_id: _Optional[str] = ..., trajectories_per_group: _Optional[int] = ..., admits: _Optional[_Iterable[_Union[DispatchRoom, _Mapping]]] = ...) -> None: ...
+    strategy: str
+    def __init__(self, schema_version: _Optional[int] = ..., run_id: _Optional[str] = ..., trajectories_per_group: _Optional[int] = ..., admits: _Optional[_Iterable[_Union[DispatchRoom, _Mapping]]] = ..., strategy: _Optional[str] = ...) -> None: ...
 
 class DispatchRoom(_message.Message):
     __slots__ = ("schema_version", "version", "groups")

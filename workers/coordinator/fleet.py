@@ -31,7 +31,7 @@ from .instance import DECAY_S, SILENCE_S, Instance
 from .policies.routing.contract import Candidate, RoutingSnapshot
 from .policies.routing.registry import ROUTING, WAITS_FOR
 from .policies.routing.throughput_optimal_with_budget import expected
-from .selection import Tiers, select
+from .selection import Tiers, select, willing
 
 KEPT_PINS = 10_000
 """Groups whose instance is remembered: more than live at once in any run."""
@@ -92,14 +92,12 @@ class Fleet:
         return self._pin_of(request) is not None
 
     def plan(self, request: DispatchPlanRequest, now: float) -> DispatchPlan:
-        """Room for new groups under each served version, newest first. A group larger than an idle instance may start
-        there all the same: its trajectories then take turns."""
+        """Room for new groups under each served version, newest first, where requests of theirs would be admitted. A
+        group larger than an idle instance may start there all the same: its trajectories then take turns."""
         self._refresh(now)
         by_version: dict[int, list[Candidate]] = defaultdict(list)
-        for instance in self._by_run.get(request.run_id, ()):
-            one = instance.candidate()
-            if one.serving and one.capacity > 0:
-                by_version[one.version].append(one)
+        for one in willing([each.candidate() for each in self._by_run.get(request.run_id, ())], request.strategy):
+            by_version[one.version].append(one)
         rooms = []
         for version in sorted(by_version, reverse=True):
             there = by_version[version]

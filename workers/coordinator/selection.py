@@ -36,9 +36,14 @@ def acceptable(instances: Sequence[Candidate], tag: int, pin: InstanceId | None 
     return [one for one in able if one.instance == pin] or able if pin is not None else able
 
 
+def willing(instances: Sequence[Candidate], strategy: RoutingStrategy) -> Sequence[Candidate]:
+    """What serves some request, with a free slot or without."""
+    serving = [one for one in instances if one.serving and one.capacity]
+    return [one for one in serving if not (one.waiting and strategy.admission_reject_on_waiting)]
+
+
 def admitted(able: Sequence[Candidate], strategy: RoutingStrategy) -> Sequence[Candidate]:
-    if strategy.admission_reject_on_waiting:
-        able = [one for one in able if not one.waiting]
+    able = willing(able, strategy)
     return [one for one in able if one.load < one.capacity] or [one for one in able if one.room]
 
 

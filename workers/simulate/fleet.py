@@ -29,7 +29,9 @@ class SimulatedFleet:
         self._fleet = Fleet(random.Random(f"{scenario.simulate.seed}/routing").random)
         self._sync_s = scenario.simulate.sync_s
         self._strategy = scenario.psrl.rollout_coordination.routing_strategy
-        self._plan = DispatchPlanRequest(run_id=RUN, trajectories_per_group=scenario.psrl.offered_trajectories)
+        self._plan = DispatchPlanRequest(
+            run_id=RUN, trajectories_per_group=scenario.psrl.offered_trajectories, strategy=self._strategy
+        )
         self.instances = [_instance(number, scenario) for number in range(scenario.instances)]
         self._by_name = {instance.name: instance for instance in self.instances}
         self._on: dict[Answer, Instance] = {}

@@ -131,6 +131,7 @@ class Dispatcher:
             run_id=self._run_id,
             trajectories_per_group=self._state.config.psrl.offered_trajectories,
             admits=tuple(DispatchRoom(version=tag, groups=ledger.free(Version(tag))) for tag in ledger.open_tags),
+            strategy=self._state.config.psrl.rollout_coordination.routing_strategy,
         )
 
     async def _start(self, wave: Wave) -> None:

@@ -39,8 +39,8 @@ def with_strategy(request: RouteRequest, **strategy: Any) -> RouteRequest:
     return request.model_copy(update={"strategy": RoutingStrategy(**strategy)})
 
 
-def plan(per_group: int) -> DispatchPlanRequest:
-    return DispatchPlanRequest(run_id=RUN, trajectories_per_group=per_group)
+def plan(per_group: int, **strategy: Any) -> DispatchPlanRequest:
+    return DispatchPlanRequest(run_id=RUN, trajectories_per_group=per_group, strategy=RoutingStrategy(**strategy))
 
 
 def on_each(result: RouteResult) -> dict[str, int]:
@@ -101,6 +101,17 @@ def test_partial_placements_say_why_the_rest_found_no_room() -> None:
     result = fleet.place(ask(4), 0)
     assert [placement.index for placement in result.placements] == [0, 1]
     assert result.reason == "2 instances: rollout-0 pulling (v4), rollout-1 full 4/4"
+
+
+def test_no_group_starts_for_an_instance_that_would_get_none_of_its_requests() -> None:
+    """It would only ask for room, every few seconds, while its tag grows old."""
+    fleet = Fleet()
+    fleet.report(report("rollout-0", version=3, max_num_seqs=64, running=9, engine_waiting=1), 0)
+    refused = fleet.plan(plan(4), 0)
+    assert refused.rooms == ()
+    assert refused.reason == "1 instance: rollout-0 v3, 1 wait for KV cache"
+    admitted = fleet.plan(plan(4, admission_reject_on_waiting=False), 0)
+    assert [(room.version, room.groups) for room in admitted.rooms] == [(3, 15)]
 
 
 def test_an_empty_fleet_says_so() -> None:
