@@ -82,7 +82,7 @@ async def test_a_group_ends_at_its_deadline_though_no_coordinator_answers(client
     async with asyncio.timeout(30):
         report = await play(client, Unrouted(), start(run_id, timeout_s=3))
     assert report.outcome is GroupOutcome.FAILED
-    assert "took it before the deadline (the coordinator did not answer)" in report.reason
+    assert "took it before the deadline (asking for an instance failed: nobody there)" in report.reason
 
 
 async def test_every_trajectory_samples_with_its_own_seed_also_after_an_interruption(

@@ -132,7 +132,8 @@ class TurnPlayer:
             cause = error.cause if isinstance(error, ActivityError) else error
             if is_cancelled_exception(error) or (isinstance(cause, ApplicationError) and cause.non_retryable):
                 raise
-            self._waited_for = "the coordinator did not answer"
+            said = cause.message if isinstance(cause, ApplicationError) else "no answer in time"
+            self._waited_for = f"asking for an instance failed: {said[:200]}"
             return ()
         self._waited_for = answer.reason or self._waited_for
         return answer.placements
