@@ -45,6 +45,9 @@ def environments_queue(process: str) -> str:
     return f"{CPU_QUEUE}.{process}"
 
 
+VALIDATION = "v"
+
+
 def training_group(number: int) -> GroupId:
     """The id of the `number`-th group a run draws, from 0."""
     return GroupId(f"{number:06d}")
@@ -52,7 +55,11 @@ def training_group(number: int) -> GroupId:
 
 def validation_group(version: Version, prompt: int) -> GroupId:
     """The id of one validation prompt at one version; no training group has such an id."""
-    return GroupId(f"v{version:06d}-{prompt:04d}")
+    return GroupId(f"{VALIDATION}{version:06d}-{prompt:04d}")
+
+
+def is_validation(group: GroupId) -> bool:
+    return group.startswith(VALIDATION)
 
 
 def group_workflow(run: RunId, group: GroupId) -> str:

@@ -1,10 +1,10 @@
 """Route calls that wait for room, run by run.
 
-Promises: when room appears, calls are served in the run's order (`request_sort_indicator`), with
-`enable_multi_priority_queue` those with the oldest version tag first; a new call never overtakes a waiting one that
-could use the same room. A call that finds no instance stands for all behind it with its tag or a newer one, since
-whatever they may go to it may go to as well: looking costs a question for each version, however many wait. One whose
-group is pinned to an instance stands for itself alone.
+Promises: when room appears, calls are served in the run's order (`request_sort_indicator`), a validation round's before
+those of training, with `enable_multi_priority_queue` those with the oldest tag before all; a new call never overtakes a
+waiting one that could use the same room. A call that finds no instance stands for all behind it with its tag or a newer
+one, since whatever they may go to it may go to as well: looking costs a question for each version, however many wait.
+One whose group is pinned to an instance stands for itself alone.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ...schemas.config import RequestOrder
+from ...schemas.ids import is_validation
 from ...schemas.messages.rollout import RouteRequest, RouteResult
 from .fleet import Fleet
 
@@ -120,7 +121,12 @@ def _turn(tag: int, head: _Waiting) -> tuple[int, Rank, int]:
 
 
 def rank(request: RouteRequest) -> Rank:
-    """Smaller is served first. The simulator's queue asks, too."""
+    """Smaller is served first. The simulator's queue asks, too. A validation round comes before training: it is short,
+    and by ids or lengths alone it might wait for as long as anything is trained."""
+    return (0 if is_validation(request.group_id) else 1, *_among_its_kind(request))
+
+
+def _among_its_kind(request: RouteRequest) -> Rank:
     match request.strategy.request_sort_indicator:
         case RequestOrder.SMALL_ID:
             return tuple(map(ord, request.group_id))

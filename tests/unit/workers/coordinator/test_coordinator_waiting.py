@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from psrl.schemas.config import RequestOrder, RoutingStrategy
-from psrl.schemas.ids import GroupId, InstanceId, RunId
+from psrl.schemas.ids import GroupId, InstanceId, RunId, Version, validation_group
 from psrl.schemas.messages.rollout import InstanceReport, InstanceState, RouteRequest
 from psrl.workers.coordinator.fleet import Fleet
 from psrl.workers.coordinator.waiting import RouteQueue
@@ -90,6 +90,22 @@ ORDERS = {
     RequestOrder.SHORT_LENGTH: [12, 3, 40, 7],
     RequestOrder.LONG_LENGTH: [7, 40, 3, 12],
 }
+
+
+@pytest.mark.parametrize("order", RequestOrder)
+async def test_a_validation_round_is_answered_before_training_goes_on(line: Line, order: RequestOrder) -> None:
+    """There is always more to train on."""
+    asked = [ask(0, tokens=5), ask(1, tokens=9)]
+    validation = asked[0].model_copy(update={"group_id": validation_group(Version(9), 0), "tokens": (7,)})
+    await line.report(running=4)
+    await line.come(
+        *(
+            one.model_copy(update={"strategy": RoutingStrategy(request_sort_indicator=order)})
+            for one in (*asked, validation)
+        )
+    )
+    await line.report(running=3)
+    assert line.served == [validation.group_id]
 
 
 @pytest.mark.parametrize("order", RequestOrder)
