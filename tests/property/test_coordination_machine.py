@@ -257,9 +257,10 @@ class CoordinationMachine(RuleBasedStateMachine):
     # --- what holds --------------------------------------------------------------------------------------------------
 
     @invariant()
-    def no_token_is_older_than_its_tag_or_than_the_token_before_it(self) -> None:
+    def no_token_is_older_than_its_tag(self) -> None:
+        """It may be older than the token before it, which the bound does not forbid: its engine was lost, say, and one
+        that is behind had room."""
         for member in (member for group in self.members.values() for member in group):
-            assert member.versions == sorted(member.versions)
             assert all(version >= member.tag for version in member.versions)
 
     @invariant()

@@ -1,7 +1,7 @@
 """From the instance that is busiest in relation to a starved one, as many requests as make the two equal.
 
 Starved is who serves, has free slots, has nothing waiting in its engine, and could not get anything from the queue. A
-donor serves the same version or an older one, since a request never continues under older weights. It gives when its
+donor serves the same version or an older one: what moves is not to continue under older weights. It gives when its
 indicator is more than `threshold` times the starved one's (and more than nothing, where that has none), and as long as
 its stop indicator is at `stop_threshold` or above. Requests without a slot go first, as they have nothing to lose, then
 those with the fewest tokens: moving costs the prefill of all of them. None moves once the receiver would be as busy.
