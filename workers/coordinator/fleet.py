@@ -96,7 +96,8 @@ class Fleet:
         group larger than an idle instance may start there all the same: its trajectories then take turns."""
         self._refresh(now)
         by_version: dict[int, list[Candidate]] = defaultdict(list)
-        for one in willing([each.candidate() for each in self._by_run.get(request.run_id, ())], request.strategy):
+        instances = [instance.candidate() for instance in self._by_run.get(request.run_id, ())]
+        for one in willing([each for each in instances if each.serving and each.capacity > 0], request.strategy):
             by_version[one.version].append(one)
         rooms = []
         for version in sorted(by_version, reverse=True):

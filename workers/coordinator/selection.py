@@ -36,10 +36,9 @@ def acceptable(instances: Sequence[Candidate], tag: int, pin: InstanceId | None 
     return [one for one in able if one.instance == pin] or able if pin is not None else able
 
 
-def willing(instances: Sequence[Candidate], strategy: RoutingStrategy) -> Sequence[Candidate]:
-    """What serves some request, with a free slot or without."""
-    serving = [one for one in instances if one.serving and one.capacity]
-    return [one for one in serving if not (one.waiting and strategy.admission_reject_on_waiting)]
+def willing(able: Sequence[Candidate], strategy: RoutingStrategy) -> Sequence[Candidate]:
+    """What takes more requests, with a free slot or without."""
+    return [one for one in able if not one.waiting] if strategy.admission_reject_on_waiting else able
 
 
 def admitted(able: Sequence[Candidate], strategy: RoutingStrategy) -> Sequence[Candidate]:
