@@ -19,7 +19,7 @@ from ...schemas.stack import Stack
 from ..process import join
 from .app import Gateway
 from .capacity import Capacity, alone_with
-from .store import StoredSessions
+from .store import StoredSessions, repeated
 from .workflows import TemporalWorkflows
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ async def serve(listen: str, stack: Stack, stop: asyncio.Event) -> None:
     await asyncio.to_thread(require_current, stack.postgres_url)
     store = async_store(stack.postgres_url, CONNECTIONS_TO_STORE, pre_ping=False, store_id=stack.store_id)
     coordinator = CoordinatorClient(stack.coordinator_address, stack.stack_id)
-    route = RoutingActivities(coordinator, Contexts(store)).place
+    route = repeated(RoutingActivities(coordinator, Contexts(store)).place)
     gateway = Gateway(StoredSessions(store), TemporalWorkflows(client), route, stack.stack_id)
     capacity = Capacity(gateway.sessions, gateway.workflows, gateway.models, coordinator.fleet, alone_with(store))
     looking = asyncio.create_task(capacity.run())
