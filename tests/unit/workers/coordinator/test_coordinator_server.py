@@ -21,7 +21,9 @@ from psrl.schemas.messages import rollout as rollout_messages
 from psrl.schemas.messages.rollout import DispatchPlanRequest, InstanceReport, InstanceState, RouteRequest
 from psrl.schemas.proto import coordinator_pb2 as pb
 from psrl.workers.coordinator.client import CoordinatorClient
+from psrl.workers.coordinator.fleet import Fleet
 from psrl.workers.coordinator.server import start_server
+from psrl.workers.coordinator.waiting import RouteQueue
 from tests.support.attached import ReportingClient
 
 RUN = RunId("run")
@@ -109,19 +111,22 @@ async def test_a_call_that_finds_no_room_in_time_says_why(client: ReportingClien
     assert result.reason == "1 instance: rollout-0 full 4/4"
 
 
-async def test_waiting_calls_are_served_oldest_tag_first(client: ReportingClient) -> None:
-    await client.report(serving(running=4))
-    late = asyncio.create_task(client.route(ask(9, tag=3, wait_s=30)))
-    await client.fleet()
-    early = asyncio.create_task(client.route(ask(4, tag=1, wait_s=30)))
-    await client.fleet()
-    await client.report(serving(running=3))
-    async with asyncio.timeout(60):
+async def test_waiting_calls_are_served_oldest_tag_first() -> None:
+    fleet = Fleet()
+    queue = RouteQueue(fleet)
+    server, port = await start_server("127.0.0.1:0", fleet=fleet, queue=queue)
+    async with ReportingClient(f"127.0.0.1:{port}") as client, asyncio.timeout(60):
+        await client.report(serving(running=4))
+        late = asyncio.create_task(client.route(ask(9, tag=3, wait_s=30)))
+        early = asyncio.create_task(client.route(ask(4, tag=1, wait_s=30)))
+        while len(list(queue.waiting())) < 2:
+            await client.fleet()
+        await client.report(serving(running=3))
         assert len((await early).placements) == 1
-    assert not late.done()
-    await client.report(serving(running=3, received=1))
-    async with asyncio.timeout(60):
+        assert not late.done()
+        await client.report(serving(running=3, received=1))
         assert len((await late).placements) == 1
+    await server.stop(None)
 
 
 async def test_an_unreachable_coordinator_is_a_retryable_error_that_names_the_address() -> None:
