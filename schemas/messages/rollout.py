@@ -82,6 +82,13 @@ class RouteRequest(Message):
     """Of the context that all indices have in common, block by block, a number that stands for the tokens up to the
     block's end. Empty where the strategy does not look at tokens."""
 
+    @model_validator(mode="after")
+    def _one_length_each(self) -> Self:
+        """The coordinator would stumble over it with every report, for all that wait."""
+        if any(lengths and len(lengths) != len(self.indices) for lengths in (self.tokens, self.sampled)):
+            raise ValueError(f"{len(self.tokens)} and {len(self.sampled)} lengths for {len(self.indices)} indices")
+        return self
+
 
 class Placement(Message):
     index: int

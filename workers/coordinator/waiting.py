@@ -67,8 +67,8 @@ class RouteQueue:
         answer: asyncio.Future[RouteResult] = asyncio.get_running_loop().create_future()
         level = self._runs[request.run_id].setdefault(request.version_tag, _Level())
         heapq.heappush(level.heap, _Waiting(rank(request), next(self._numbers), request, answer))
-        self.changed(request.run_id)
         try:
+            self.changed(request.run_id)
             async with asyncio.timeout(max(0.0, request.wait_s)):
                 return await answer
         except TimeoutError:

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from psrl.schemas.config import RequestOrder, RoutingStrategy
 from psrl.schemas.ids import GroupId, InstanceId, RunId, Version, validation_group
@@ -106,6 +107,26 @@ async def test_a_validation_round_is_answered_before_training_goes_on(line: Line
     )
     await line.report(running=3)
     assert line.served == [validation.group_id]
+
+
+async def test_a_call_over_which_the_fleet_stumbles_is_nobodys_but_its_own(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await line.report(running=0)
+    with monkeypatch.context() as broken:
+        broken.setattr(line.fleet, "place", lambda request, now: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await line.queue.route(ask(1))
+    await line.come(ask(2))
+    assert list(line.queue.waiting()) == []
+    assert line.served == ["000002"]
+    assert line.fleet.asked == 1
+
+
+@pytest.mark.parametrize("lengths", [{"tokens": (5,)}, {"tokens": (5, 6), "sampled": (1,)}])
+def test_lengths_of_other_requests_are_refused(lengths: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="lengths for 2 indices"):
+        RouteRequest.model_validate({**ask(1, count=2).model_dump(), **lengths})
 
 
 @pytest.mark.parametrize("order", RequestOrder)
