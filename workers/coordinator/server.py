@@ -62,6 +62,7 @@ class CoordinatorService(CoordinatorServicer):
     async def Route(self, request: pb.RouteRequest, context: Any) -> pb.RouteResult:
         asked = self._migrations.steer(await _decoded(request, RouteRequest, context))
         route = asyncio.ensure_future(self._queue.route(asked))
+        await asyncio.sleep(0)  # it stands in the queue before anybody looks
         self._syncs.changed()
         result = await route
         self._migrations.placed(asked, result)

@@ -116,6 +116,18 @@ async def test_what_the_ledger_admits_makes_a_sync_due_when_nobody_serves_it(cli
     assert "the ledger admits new groups at no version that is served" in answer.reason
 
 
+@pytest.mark.parametrize("number", range(3))
+async def test_a_lost_instance_is_not_waited_for(client: ReportingClient, number: int) -> None:
+    """Three times: which of the calls comes first is not said."""
+    await client.report(serving(0, requests=30))
+    await client.report(serving(1, state=InstanceState.LOST, version=-1))
+    route = asyncio.create_task(client.route(ask(0, tag=4)))
+    answer = await client.sync_due(wants(wait_s=4.0))  # its reports are of now for five seconds
+    assert (answer.due, "which nobody serves" in answer.reason) == (True, True), answer
+    route.cancel()
+    await asyncio.gather(route, return_exceptions=True)
+
+
 async def test_so_does_a_trajectory_that_needs_the_newer_version(client: ReportingClient) -> None:
     await client.report(serving(0, requests=30))
     waits = asyncio.create_task(client.sync_due(wants()))
