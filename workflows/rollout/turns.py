@@ -15,8 +15,9 @@ from ...schemas.messages.rollout import Placement, TurnFailure, TurnResult
 from .trajectory import Trajectory, TrajectoryState, missing
 
 _S = TrajectoryState
-MAX_DEFECTS = 10
-"""An engine that is alive and fails a turn so often will fail it for ever: an answer is better than an hour's wait."""
+MAX_DEFECTS = 30
+"""Half a minute. Engines that are alive and fail a turn so often will fail it for ever: an answer is better than an hour's
+wait."""
 
 
 @dataclass(frozen=True)
