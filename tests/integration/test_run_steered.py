@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from psrl.schemas.errors import Unreachable
 from psrl.schemas.ids import InstanceId
 from psrl.schemas.messages.rollout import InstanceState
 from psrl.schemas.messages.run import RunPhase
@@ -109,7 +110,10 @@ async def _trained(small: SmallStack, version: int) -> bool:
 
 async def _whole(small: SmallStack) -> bool:
     """Every instance has told this coordinator how it is."""
-    reports = [one.report for one in (await small.coordinator.fleet()).instances]
+    try:
+        reports = [one.report for one in (await small.coordinator.fleet()).instances]
+    except Unreachable:  # the channel has not noticed that there is another
+        return False
     return len(reports) == len(small.hosts) and any(one.state is InstanceState.SERVING for one in reports)
 
 

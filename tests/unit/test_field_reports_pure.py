@@ -14,6 +14,7 @@ from psrl.activities.store.codec import decode_logprobs, encode_logprobs
 from psrl.activities.training.batch import SampledSequence, TrainBatch
 from psrl.activities.training.loss import importance_weights
 from psrl.schemas.config import RunConfig, Section, load_config
+from psrl.schemas.config.sync_and_mig import SYNC_KEY
 from psrl.schemas.config.without_effect import MODES
 from psrl.schemas.errors import ConfigError
 from psrl.schemas.ids import GroupId, Version, training_group
@@ -174,6 +175,7 @@ AGENTIC: dict[str, Any] = {
     "trajectory_timeout_s": 5.0,
 }
 ROUTING = "psrl.rollout_coordination.routing_strategy"
+PARTIAL = "psrl.rollout_coordination.partial_rollout"
 CACHE_AWARE: dict[str, Any] = {
     "cache_threshold": 0.5,
     "balance_abs_threshold": 5,
@@ -197,8 +199,14 @@ CHANGED: dict[str, Any] = {
     f"{ROUTING}.request_budget": 5,
     **{f"{ROUTING}.cache_aware_policy.{key}": value for key, value in CACHE_AWARE.items()},
     **{f"psrl.agentic_rl.{key}": value for key, value in AGENTIC.items()},
+    f"{PARTIAL}.interrupt": "in_place",
+    f"{SYNC_KEY}.sync.check_req_before_sync": "false",
+    f"{SYNC_KEY}.sync.indicator": "throughput",
+    f"{SYNC_KEY}.sync.max_wait_s": 5.0,
+    f"{SYNC_KEY}.sync.threshold": 5.0,
 }
 OTHER_MODE = {
+    f"{PARTIAL}.enable=true": f"{PARTIAL}.enable=false",
     "algorithm.adv_estimator=grpo": "algorithm.adv_estimator=rloo",
     "data.shuffle=true": "data.shuffle=false",
     "reward.isolation=process": "reward.isolation=thread",
@@ -207,6 +215,7 @@ OTHER_MODE = {
 }
 """Where the default is the mode in which the keys work."""
 BESIDE = {
+    f"{SYNC_KEY}.method=status_based": [f"{SYNC_KEY}.sync.threshold=3"],
     f"{ROUTING}.method=throughput_optimal": [f"{ROUTING}.cost_model_path=cost.json"],
     f"{ROUTING}.method=throughput_optimal_with_budget": [f"{ROUTING}.cost_model_path=cost.json"],
     "psrl.agentic_rl.agent_loop=session": ["psrl.agentic_rl.agent=a:b"],
@@ -225,8 +234,9 @@ def test_a_key_that_would_do_nothing_in_the_chosen_mode_is_refused_and_works_in_
     assert f"{key}=" in text
     assert f"has no effect; allowed: together with {needs}" in text
     # An agent is a function or a program.
-    beside = [] if key == "psrl.agentic_rl.agent_command" else BESIDE.get(needs, [])
-    assert value_of(key, [needs, *beside, override]) != value_of(key, [])
+    mode, _, _ = needs.partition(" and ")
+    beside = [] if key == "psrl.agentic_rl.agent_command" else BESIDE.get(mode, [])
+    assert value_of(key, [mode, *beside, override]) != value_of(key, [])
 
 
 def value_of(key: str, overrides: list[str]) -> Any:

@@ -16,8 +16,8 @@ from .trajectory import Trajectory, TrajectoryState, missing
 
 _S = TrajectoryState
 MAX_DEFECTS = 30
-"""Half a minute. Engines that are alive and fail a turn so often will fail it for ever: an answer is better than an hour's
-wait."""
+"""Half a minute. Engines that are alive and fail a turn so often will fail it for ever, and an answer is better than an
+hour's wait."""
 
 
 @dataclass(frozen=True)
