@@ -24,15 +24,17 @@ from psrl.workers.coordinator.policies.sync.registry import sync_policy
 from psrl.workers.coordinator.policies.sync.status_based import StatusBased
 from tests.support.loads import load, loads
 
+
+def keys(indicator: SyncIndicator) -> st.SearchStrategy[SyncStrategy]:
+    """Use of a KV cache is a share; the others have no limit."""
+    threshold = st.floats(0, 1 if indicator is SyncIndicator.KV_CACHE else 5)
+    return st.builds(
+        SyncStrategy, indicator=st.just(indicator), threshold=threshold, check_req_before_sync=st.booleans()
+    )
+
+
 STRATEGIES = st.builds(
-    SyncAndMigStrategy,
-    method=st.sampled_from(SyncMethod),
-    sync=st.builds(
-        SyncStrategy,
-        indicator=st.sampled_from(SyncIndicator),
-        threshold=st.floats(0, 5),
-        check_req_before_sync=st.booleans(),
-    ),
+    SyncAndMigStrategy, method=st.sampled_from(SyncMethod), sync=st.sampled_from(SyncIndicator).flatmap(keys)
 )
 
 
