@@ -42,7 +42,8 @@ async def watch(fleet: Fleet, queue: RouteQueue, metrics: FleetMetrics, recorder
     """Until it is cancelled."""
     while True:
         metrics.now = look(fleet, queue, time.monotonic(), time.time())
-        await asyncio.to_thread(recorder.record, metrics.now)
+        if recorder.wanted(metrics.now):
+            await asyncio.to_thread(recorder.record, metrics.now)
         await asyncio.sleep(LOOK_S)
 
 

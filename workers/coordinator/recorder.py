@@ -31,6 +31,11 @@ class Recorder:
         """When each file got its last line."""
         self._failed = False
 
+    @staticmethod
+    def wanted(now: Now) -> bool:
+        """Whether any run is recorded: most are not, and then nobody has to leave the event loop ten times a second."""
+        return any(one.report.run_id and one.report.record_every_s for one in now.instances)
+
     def record(self, now: Now) -> None:
         """Blocks; not for the event loop."""
         lines: dict[Path, dict[str, Any]] = {}
