@@ -59,12 +59,12 @@ class Fleet:
 
     def report(self, report: InstanceReport, now: float) -> None:
         known = self._instances.get(report.instance)
-        if known is None or known.report.run_id != report.run_id:
-            self._instances[report.instance] = known or Instance(report, now)
-            (known or self._instances[report.instance]).update(report, now)
+        served = known.report.run_id if known is not None else None
+        if known is None:
+            known = self._instances[report.instance] = Instance(report, now)
+        known.update(report, now)
+        if served != report.run_id:
             self._sort()
-        else:
-            known.update(report, now)
         self._next_change = min(self._next_change, now + SILENCE_S)
         self._refresh(now)
 

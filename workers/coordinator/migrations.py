@@ -5,10 +5,10 @@ passed, so that the same gap is not filled twice; they are offered to the receiv
 that ended before it came, change nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ...schemas.ids import InstanceId, RunId, trajectory_of
+from ...schemas.ids import InstanceId, RunId, engine_request, trajectory_of
 from ...schemas.messages.coordination import HostCommand, HostCommandKind
 from ...schemas.messages.rollout import InstanceReport, RouteRequest, RouteResult
 from .instance import DECAY_S
@@ -58,14 +58,14 @@ class Migrations:
     def steer(self, request: RouteRequest) -> RouteRequest:
         """What was moved prefers the receiver, and not the donor, however much of its prefix that has."""
         under_way = self._under_way.get(request.run_id)
-        if under_way is None or under_way.left.isdisjoint(_trajectories(request)):
+        if under_way is None or under_way.left.isdisjoint(_named(request, request.indices)):
             return request
         return request.model_copy(update={"prefer": under_way.migration.receiver})
 
     def placed(self, request: RouteRequest, result: RouteResult) -> None:
         under_way = self._under_way.get(request.run_id)
         if under_way is not None:
-            under_way.left -= {f"{request.group_id}-{one.index}" for one in result.placements}
+            under_way.left -= _named(request, (one.index for one in result.placements))
 
     def _busy(self, run_id: RunId, now: float) -> bool:
         under_way = self._under_way.get(run_id)
@@ -74,5 +74,5 @@ class Migrations:
         return run_id in self._under_way
 
 
-def _trajectories(request: RouteRequest) -> list[str]:
-    return [f"{request.group_id}-{index}" for index in request.indices]
+def _named(request: RouteRequest, indices: Iterable[int]) -> set[str]:
+    return {trajectory_of(engine_request(request.group_id, index, 0)) for index in indices}

@@ -43,7 +43,7 @@ def willing(able: Sequence[Candidate], strategy: RoutingStrategy) -> Sequence[Ca
 
 def admitted(able: Sequence[Candidate], strategy: RoutingStrategy) -> Sequence[Candidate]:
     able = willing(able, strategy)
-    return [one for one in able if one.load < one.capacity] or [one for one in able if one.room]
+    return [one for one in able if one.free] or [one for one in able if one.room]
 
 
 def ordered(candidates: Sequence[Candidate], strategy: RoutingStrategy) -> Tiers:
