@@ -13,6 +13,7 @@ from ...schemas.errors import UserError
 from ...schemas.ids import RunId
 from ...schemas.messages.rollout import EngineSpec
 from ..rollout.engine import DEFAULT_ENGINE, load_engine
+from ..whole import write_whole
 from .fit import Fit, fit
 from .measured import StepTime
 from .profile import Profiler
@@ -62,11 +63,8 @@ def write_entry(path: Path, done: Calibration, model: str) -> None:
     }
     entry = done.fit.cost.model_dump(exclude={"schema_version"}) | {"fit": about}
     entries = read_entries(path) | {done.entry: entry}
-    new = path.with_name(f"{path.name}.new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(json.dumps(entries, indent=1) + "\n")
-        new.replace(path)
+        write_whole(json.dumps(entries, indent=1) + "\n", path)
     except OSError as error:
         raise UserError(f"--out {path}: {error.strerror}") from error
 

@@ -29,12 +29,12 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Run ledger, dispatch and policies under virtual time, and compare configurations."""
-    from ..report.page import write_whole
     from ..simulate.compare import compare
     from ..simulate.page import render
     from ..simulate.read import read
     from ..simulate.table import as_text
     from ..simulate.trace import recorded_by
+    from ..whole import write_whole
 
     if out is not None:
         check_out(out)

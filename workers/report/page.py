@@ -5,6 +5,7 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
+from ..whole import write_whole
 from .plots import figures
 from .rows import RunRows
 from .summary import RunSummary, averaged
@@ -24,17 +25,6 @@ CONFIG = {"displaylogo": False, "displayModeBar": False, "responsive": True}
 
 def write_page(rows: RunRows, summary: RunSummary, file: Path) -> None:
     write_whole(render(rows, summary), file)
-
-
-def write_whole(text: str, file: Path) -> None:
-    """As a whole or not at all; into what is no file, such as /dev/stdout, as it is: it must not be replaced by one."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if file.exists() and not file.is_file():
-        file.write_text(text, encoding="utf-8")
-        return
-    written = file.with_name(file.name + ".new")
-    written.write_text(text, encoding="utf-8")
-    written.replace(file)
 
 
 def render(rows: RunRows, summary: RunSummary) -> str:
