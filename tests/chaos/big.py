@@ -9,7 +9,7 @@ from typing import Any
 from . import run as runs
 from .driver import Driver
 from .facts import Monitor
-from .plan import CONVERSING_KINDS, KINDS, make_plan
+from .plan import CONVERSING_KINDS, KINDS, Planned, make_plan
 from .points import BY_NAME, OF_EVERY_RUN
 from .quarantines import returns_from_quarantine
 from .site import SCRIPTED, Site
@@ -41,10 +41,10 @@ class Wanted:
     """All that the run has, if none is named; likewise `points`."""
     points: Sequence[str] = ()
 
-    def __post_init__(self) -> None:
+    def plan(self) -> dict[str, list[Planned]]:
         every_kind, every_point = (CONVERSING_KINDS, tuple(BY_NAME)) if self.agents else (KINDS, OF_EVERY_RUN)
-        object.__setattr__(self, "kinds", self.kinds or every_kind)
-        object.__setattr__(self, "points", self.points or every_point)
+        kinds, points = self.kinds or every_kind, self.points or every_point
+        return make_plan(self.seed, self.injections, self.minutes * 60, kinds, points)
 
 
 async def chaos(site: Site, wanted: Wanted) -> Outcome:
@@ -60,8 +60,7 @@ async def chaos(site: Site, wanted: Wanted) -> Outcome:
     try:
         await _unless(ended, _reaches(monitor, 1))
         began = time.time()
-        plan = make_plan(wanted.seed, wanted.injections, wanted.minutes * 60, wanted.kinds, wanted.points)
-        await _unless(ended, driver.carry_out(plan))
+        await _unless(ended, driver.carry_out(wanted.plan()))
         if wanted.total_steps is None:
             await _unless(ended, _reaches(monitor, wanted.steps))
             ended.cancel()
