@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from psrl.activities.store.connections import async_store
+from psrl.activities.store.connections import async_store, sync_store
 from psrl.schemas.ids import InstanceId
 from psrl.schemas.stack import STACK_FILE, Stack
 from tests.support.postgres import PostgresServer, running_postgres
@@ -46,6 +47,14 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     """A migrated, empty database of this test, as SQLAlchemy URL."""
     with postgres_server.database() as url:
         yield url
+
+
+@pytest.fixture
+def engine(postgres_url: str) -> Iterator[Engine]:
+    """The same for code that blocks."""
+    made = sync_store(postgres_url)
+    yield made
+    made.dispose()
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import asyncio
 import itertools
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Engine, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
 
@@ -21,7 +21,6 @@ from psrl.activities.data.draw import Draw
 from psrl.activities.sessions.sessions import find_session
 from psrl.activities.sessions.view import BranchView, branches_of
 from psrl.activities.store.activities import StoreActivities
-from psrl.activities.store.connections import sync_store
 from psrl.schemas.ids import ORCHESTRATOR_QUEUE, GroupId, RunId, SessionId, group_workflow
 from psrl.schemas.messages.data import DrawRequest
 from psrl.schemas.messages.run import GroupOutcome, GroupReport, RolloutSettings, StartGroup
@@ -66,10 +65,8 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, postgres_url: str, model: Path) -> Iterator[Lab]:
-    engine = sync_store(postgres_url)
-    yield Lab(tmp_path, engine, model)
-    engine.dispose()
+def lab(tmp_path: Path, engine: Engine, model: Path) -> Lab:
+    return Lab(tmp_path, engine, model)
 
 
 class Ground:

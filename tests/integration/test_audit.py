@@ -3,7 +3,7 @@ promise is named, with the ids, and the exit status is 1."""
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import Engine
 from typer.testing import CliRunner, Result
 
-from psrl.activities.store.connections import sync_store
 from psrl.schemas.stack import Stack
 from psrl.workers.cli.commands import app
 from tests.support.kept_run import RUN, make_kept_run
@@ -459,11 +458,10 @@ DAMAGES = {
 
 
 @pytest.fixture
-def engine(stack: Stack) -> Iterator[Engine]:
-    made = sync_store(stack.postgres_url)
-    make_kept_run(made, stack.weights_dir)
-    yield made
-    made.dispose()
+def engine(engine: Engine, stack: Stack) -> Engine:
+    """With a run in its store."""
+    make_kept_run(engine, stack.weights_dir)
+    return engine
 
 
 def psrl(stack: Stack, *arguments: str) -> Result:

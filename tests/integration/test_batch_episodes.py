@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -21,7 +21,7 @@ from psrl.activities.filters.scored import read_scored_groups
 from psrl.activities.rewards.samples import write_scores
 from psrl.activities.store.activities import StoreActivities
 from psrl.activities.store.branches import Fork
-from psrl.activities.store.connections import async_store, sync_store
+from psrl.activities.store.connections import async_store
 from psrl.activities.training.batch import NO_VERSION, SampledSequence, TrainBatch
 from psrl.schemas.ids import GroupId
 from psrl.schemas.messages.data import RestoreRequest
@@ -54,13 +54,6 @@ async def run(store: AsyncEngine, tiny_model_dir: Path, tmp_path: Path) -> Async
     await open_run(store, tiny_model_dir, tmp_path)
     await draw(store, [0], trajectories=EPISODES)
     return store
-
-
-@pytest.fixture
-def reading(postgres_url: str) -> Iterator[Engine]:
-    engine = sync_store(postgres_url)
-    yield engine
-    engine.dispose()
 
 
 async def score(store: AsyncEngine, group: GroupId, rewards: dict[int, float]) -> None:
@@ -135,12 +128,12 @@ async def test_a_resumed_run_keeps_the_groups_that_have_enough_episodes(run: Asy
 
 
 async def test_the_trainer_sees_every_branch_with_its_context_and_each_answer_once(
-    run: AsyncEngine, reading: Engine
+    run: AsyncEngine, engine: Engine
 ) -> None:
     await play(run)
     await score(run, G0, {2: 1.0, 1: 0.0})
     await make(run, 0, G0)
-    batch = read_batch(reading, RUN, EPISODES, 0)
+    batch = read_batch(engine, RUN, EPISODES, 0)
     whole = [ids_of(text) for text in ("qabcrd", "qabcsef", "vghij")]
     prompt = batch.sequences[0].prompt_tokens
     assert [sequence.ids.tolist()[prompt:] for sequence in batch.sequences] == whole
@@ -166,7 +159,7 @@ async def test_the_trainer_sees_every_branch_with_its_context_and_each_answer_on
     ],
 )
 async def test_an_episode_is_truncated_where_there_was_no_room_left_at_its_end(
-    run: AsyncEngine, reading: Engine, ended: TerminateReason, end: str, truncated: bool
+    run: AsyncEngine, engine: Engine, ended: TerminateReason, end: str, truncated: bool
 ) -> None:
     """A middle answer that was cut is none: the agent went on. All branches are of the episode."""
     outcome = EpisodeOutcome(ended=ended)
@@ -175,12 +168,12 @@ async def test_an_episode_is_truncated_where_there_was_no_room_left_at_its_end(
     await add_episode(run, G0, Branch(1, [said("", "ab")]))
     await score(run, G0, {0: 1.0, 1: 0.0})
     await make(run, 0, G0)
-    assert [s.truncated for s in read_batch(reading, RUN, EPISODES, 0).sequences] == [truncated, False, truncated]
+    assert [s.truncated for s in read_batch(engine, RUN, EPISODES, 0).sequences] == [truncated, False, truncated]
 
 
 @pytest.mark.parametrize(("mine", "its", "truncated"), [("length", "stop", True), ("stop", "length", False)])
 async def test_the_last_answer_of_an_episode_may_stand_on_an_earlier_branch(
-    run: AsyncEngine, reading: Engine, mine: str, its: str, truncated: bool
+    run: AsyncEngine, engine: Engine, mine: str, its: str, truncated: bool
 ) -> None:
     """As of an agent that asks another one on a branch of its own, and then goes on."""
     await add_episode(run, G0, Branch(0, [said("q", "a"), said("r", "b", mine)]), Branch(3, [said("s", "c", its)]))
@@ -190,11 +183,11 @@ async def test_the_last_answer_of_an_episode_may_stand_on_an_earlier_branch(
         await connection.execute(late)
     await score(run, G0, {0: 1.0, 1: 0.0})
     await make(run, 0, G0)
-    assert [s.truncated for s in read_batch(reading, RUN, EPISODES, 0).sequences] == [truncated, False, truncated]
+    assert [s.truncated for s in read_batch(engine, RUN, EPISODES, 0).sequences] == [truncated, False, truncated]
 
 
 async def test_a_step_trains_on_conversations_that_have_no_prompt_of_ours(
-    run: AsyncEngine, reading: Engine, tiny_model_dir: Path, tmp_path: Path
+    run: AsyncEngine, engine: Engine, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
     """Log-probs, their gap to the engine's, the update and the new version, of sequences that begin with what an agent
     says."""
@@ -203,7 +196,7 @@ async def test_a_step_trains_on_conversations_that_have_no_prompt_of_ours(
         await connection.execute(update(Group).values(prompt_ids=b""))
     await score(run, G0, {2: 1.0, 1: 0.0})
     info = await make(run, 0, G0)
-    stages = Lab(tmp_path, reading, tiny_model_dir).life()
+    stages = Lab(tmp_path, engine, tiny_model_dir).life()
     stages.open(RUN)
     stats = stages.log_probs(RUN, 0)
     assert (stats.tokens, stats.engine_gap_tokens, stats.untrainable_tokens) == (info.tokens, info.tokens, 0)
@@ -277,7 +270,7 @@ def check_batch(batch: TrainBatch, played: Sequence[Sequence[Branch]], chosen: S
 
 
 def test_every_sampled_token_of_random_conversations_is_trained_on_exactly_once(
-    postgres_url: str, reading: Engine, tiny_model_dir: Path, tmp_path: Path
+    postgres_url: str, engine: Engine, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
     store = async_store(postgres_url)
     places = count()
@@ -298,7 +291,7 @@ def test_every_sampled_token_of_random_conversations_is_trained_on_exactly_once(
     def property_holds(played: list[list[Branch]], order: list[int]) -> None:
         place = next(places)
         info = runner.run(from_store_to_batch(played, order, place))
-        check_batch(read_batch(reading, RUN, EPISODES, place), played, sorted(order[:NEEDED]), info)
+        check_batch(read_batch(engine, RUN, EPISODES, place), played, sorted(order[:NEEDED]), info)
 
     with asyncio.Runner() as runner:
         runner.run(open_run(store, tiny_model_dir, tmp_path))

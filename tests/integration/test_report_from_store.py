@@ -1,7 +1,6 @@
 """The report and the trajectory view, from a real store."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from sqlalchemy import Engine, update
 from typer.testing import CliRunner, Result
 
 from psrl.activities.store.branches import Fork
-from psrl.activities.store.connections import sync_store
 from psrl.schemas.errors import RunUnknown
 from psrl.schemas.messages.episodes import EpisodeOutcome, TerminateReason
 from psrl.schemas.stack import Stack
@@ -24,13 +22,6 @@ from tests.support.steps import EPOCH, step_report
 from tests.support.store_rows import add_evaluation, add_run, add_step, add_trajectory
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def engine(stack: Stack) -> Iterator[Engine]:
-    made = sync_store(stack.postgres_url)
-    yield made
-    made.dispose()
 
 
 @pytest.fixture

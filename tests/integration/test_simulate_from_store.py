@@ -1,13 +1,11 @@
 """A run's own trace, from a real store, under other settings."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Engine
 from typer.testing import CliRunner, Result
 
-from psrl.activities.store.connections import sync_store
 from psrl.schemas.errors import DataError, RunUnknown
 from psrl.schemas.stack import Stack
 from psrl.workers.cli.commands import app
@@ -16,13 +14,6 @@ from tests.support.steps import step_report
 from tests.support.store_rows import add_run, add_step, add_trajectory
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def engine(stack: Stack) -> Iterator[Engine]:
-    made = sync_store(stack.postgres_url)
-    yield made
-    made.dispose()
 
 
 @pytest.fixture

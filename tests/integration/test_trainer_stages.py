@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import torch
 from sqlalchemy import Engine, select, update
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from psrl.activities.store.connections import sync_store
 from psrl.activities.weights.checksum import digest
 from psrl.activities.weights.transports import open_transport
 from psrl.schemas.config import PsMode
@@ -32,13 +31,6 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture
-def engine(postgres_url: str) -> Iterator[Engine]:
-    engine = sync_store(postgres_url)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture
