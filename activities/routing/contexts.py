@@ -6,7 +6,7 @@ Of a branch of a session, what it has in common with the branch that it left is 
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from ...schemas.ids import GroupId, RunId
@@ -78,5 +78,5 @@ class Contexts:
             return [token for data in segments for token in decode_ids(data)]
 
 
-def _of(request: RouteRequest):  # type: ignore[no-untyped-def]
+def _of(request: RouteRequest) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     return Segment.run_id == request.run_id, Segment.group_id == request.group_id
